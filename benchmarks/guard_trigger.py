@@ -18,8 +18,8 @@ from benchmarks.models import Item
 from benchmarks.plan import MEDIUM, Plan
 from benchmarks.servers import Place
 from benchmarks.table import Line, compare
-from optilock import Counter
 from optilock.dialects import database_of
+from optilock.tokens import Counter
 from optilock.tokens.guard_trigger import GuardTrigger, Policy
 
 __all__ = ["DATABASES", "run"]

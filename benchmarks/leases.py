@@ -23,9 +23,8 @@ from benchmarks.servers import Place
 from benchmarks.subjects import amounts_written
 from benchmarks.table import Line, compare
 from optilock import Versioned, leases, watch
-from optilock.leases.columns import FAR
 from optilock.leases.names import Name, Names
-from optilock.leases.values import new_id
+from optilock.leases.values import FAR, new_id
 
 __all__ = ["DATABASES", "run"]
 

@@ -28,7 +28,8 @@ from benchmarks.models import Ledger, create, table_of
 from benchmarks.plan import Plan
 from benchmarks.servers import Place, opened
 from benchmarks.table import CountLine, Line
-from optilock import ConcurrencyError, add_delta, per_field, watch
+from optilock import ConcurrencyError, watch
+from optilock.resolvers import add_delta, per_field
 
 __all__ = ["DATABASES", "Tally", "run"]
 

@@ -22,7 +22,7 @@ from benchmarks.measure import SPANS, Timing, interleave, median, ratio
 from benchmarks.plan import LONG, MEDIUM, Plan
 from benchmarks.servers import Place
 from benchmarks.table import CountLine, Line, RatioLine
-from optilock.conditions.fields import LONGEST, MOST
+from optilock.conditions.request import LONGEST, MOST
 from optilock.preconditions.rfc9110 import evaluate, required
 
 __all__ = ["DATABASES", "run"]

@@ -35,10 +35,10 @@ from sqlalchemy import Engine, create_engine, text
 from benchmarks.plan import MANY, Plan
 from benchmarks.servers import Place, opened
 from benchmarks.table import CountLine, Line
-from optilock import Counter
 from optilock.rollout import roll_out
 from optilock.rollout.claim import TERM
 from optilock.rollout.report import Silent
+from optilock.tokens import Counter
 
 __all__ = ["DATABASES", "run"]
 

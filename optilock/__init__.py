@@ -1,163 +1,135 @@
-"""Optimistic concurrency for SQLAlchemy: no lost update, every conflict with its three values."""
+"""Optimistic concurrency for SQLAlchemy: no lost update, every conflict with its three values.
 
+The names here are the ones that most programs need; each is loaded when it is first used. The
+others are in the module of their subject: :mod:`optilock.resolvers`, :mod:`optilock.statements`,
+:mod:`optilock.preconditions`, :mod:`optilock.entities`, :mod:`optilock.unit`,
+:mod:`optilock.tokens`, :mod:`optilock.conditions`, :mod:`optilock.errors`, :mod:`optilock.leases`,
+:mod:`optilock.shares` and :mod:`optilock.queue`.
+"""
+
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from optilock import events, moved
-from optilock.conditions.condition import Condition
-from optilock.conditions.demands import Demand
-from optilock.dialects.transient import is_transient
-from optilock.errors import (
-    AlreadyExists,
-    BadEntity,
-    BadPrecondition,
-    BatchFailed,
-    CannotMerge,
-    CommitOutcomeUnknown,
-    ConcurrencyError,
-    ConditionNotCompared,
-    ConfigurationError,
-    Entry,
-    LinkGone,
-    NotFound,
-    NotWritten,
-    OptilockError,
-    PreconditionFailed,
-    PreconditionRequired,
-    SeparateUnitWarning,
-    UnguardedStatement,
-    UnguardedStatementWarning,
-    WouldOverwrite,
-)
-from optilock.leases.errors import LeaseHeld, LeaseLost
-from optilock.preconditions.apply import apply
-from optilock.preconditions.etag import etag_of
-from optilock.preconditions.expect import expect, overwrite, verify
-from optilock.preconditions.forms import EditForm, FilledForm, conflict_form
-from optilock.preconditions.lock import lock
-from optilock.preconditions.merge import merge_changes
-from optilock.preconditions.signed import sign_seen
-from optilock.resolvers.merge import add_delta, merge_json, merge_set, merge_text
-from optilock.resolvers.resolution import OnDelete, Resolution
-from optilock.resolvers.rules import client_wins, merge_fields, per_field, reject, store_wins
-from optilock.shares.errors import DeletePending, SharingViolation
-from optilock.tokens import CompareValues, Counter, Manual, RowVersion, Timestamp, Unique
-from optilock.unit.isolation import Isolation
-from optilock.unit.parts import Part
-from optilock.unit.retry import retry, retrying
-from optilock.unit.running import attempt_number
-from optilock.unit.strategies.heat import Adaptive
-from optilock.unit.unit_of_work import UnitOfWork, repeatable_read, serializable, unit_of_work
-from optilock.versioned import Versioned
-from optilock.watched.guard import watch
-from optilock.watched.guard.no_bump import no_bump
-from optilock.watched.rows.touch import touch
-from optilock.watched.session.watched import demand
-from optilock.watched.statements.bulk import BulkResult, bulk_delete, bulk_update
-from optilock.watched.statements.unguarded import guard_statements
-from optilock.watched.statements.version import unchanged
+from optilock import old_paths
 
 if TYPE_CHECKING:
-    from optilock.unit.async_unit import AsyncUnitOfWork
+    from optilock import events as events
+    from optilock.dialects.transient import is_transient as is_transient
+    from optilock.errors.base import ConfigurationError as ConfigurationError
+    from optilock.errors.base import OptilockError as OptilockError
+    from optilock.errors.conflicts import ConcurrencyError as ConcurrencyError
+    from optilock.errors.conflicts import Entry as Entry
+    from optilock.errors.conflicts import PreconditionFailed as PreconditionFailed
+    from optilock.errors.conflicts import WouldOverwrite as WouldOverwrite
+    from optilock.preconditions.edits import apply as apply
+    from optilock.preconditions.entity_tags import etag_of as etag_of
+    from optilock.preconditions.expectations import expect as expect
+    from optilock.preconditions.expectations import verify as verify
+    from optilock.preconditions.row_locks import lock as lock
+    from optilock.resolvers.rules import client_wins as client_wins
+    from optilock.resolvers.rules import merge_fields as merge_fields
+    from optilock.resolvers.rules import reject as reject
+    from optilock.resolvers.rules import store_wins as store_wins
+    from optilock.unit.async_unit import AsyncUnitOfWork as AsyncUnitOfWork
+    from optilock.unit.isolation import Isolation as Isolation
+    from optilock.unit.retries import retry as retry
+    from optilock.unit.retries import retrying as retrying
+    from optilock.unit.units import UnitOfWork as UnitOfWork
+    from optilock.unit.units import repeatable_read as repeatable_read
+    from optilock.unit.units import serializable as serializable
+    from optilock.unit.units import unit_of_work as unit_of_work
+    from optilock.versioned import Versioned as Versioned
+    from optilock.watched.guard.installation import watch as watch
+    from optilock.watched.rows.touch import touch as touch
+    from optilock.watched.statements.bulk import bulk_delete as bulk_delete
+    from optilock.watched.statements.bulk import bulk_update as bulk_update
 
 __all__ = [
-    "Adaptive",
-    "AlreadyExists",
     "AsyncUnitOfWork",
-    "BadEntity",
-    "BadPrecondition",
-    "BatchFailed",
-    "BulkResult",
-    "CannotMerge",
-    "CommitOutcomeUnknown",
-    "CompareValues",
     "ConcurrencyError",
-    "Condition",
-    "ConditionNotCompared",
     "ConfigurationError",
-    "Counter",
-    "DeletePending",
-    "Demand",
-    "EditForm",
     "Entry",
-    "FilledForm",
     "Isolation",
-    "LeaseHeld",
-    "LeaseLost",
-    "LinkGone",
-    "Manual",
-    "NotFound",
-    "NotWritten",
-    "OnDelete",
     "OptilockError",
-    "Part",
     "PreconditionFailed",
-    "PreconditionRequired",
-    "Resolution",
-    "RowVersion",
-    "SeparateUnitWarning",
-    "SharingViolation",
-    "Timestamp",
-    "UnguardedStatement",
-    "UnguardedStatementWarning",
-    "Unique",
     "UnitOfWork",
     "Versioned",
     "WouldOverwrite",
-    "add_delta",
     "apply",
-    "attempt_number",
     "bulk_delete",
     "bulk_update",
     "client_wins",
-    "conflict_form",
-    "demand",
     "etag_of",
     "events",
     "expect",
-    "guard_statements",
     "is_transient",
     "lock",
-    "merge_changes",
     "merge_fields",
-    "merge_json",
-    "merge_set",
-    "merge_text",
-    "no_bump",
-    "overwrite",
-    "per_field",
     "reject",
     "repeatable_read",
     "retry",
     "retrying",
     "serializable",
-    "sign_seen",
     "store_wins",
     "touch",
-    "unchanged",
     "unit_of_work",
     "verify",
     "watch",
 ]
 
-
 __version__: str
 
-moved.install()
+_HOMES = {
+    "AsyncUnitOfWork": "optilock.unit.async_unit",
+    "ConcurrencyError": "optilock.errors.conflicts",
+    "ConfigurationError": "optilock.errors.base",
+    "Entry": "optilock.errors.conflicts",
+    "Isolation": "optilock.unit.isolation",
+    "OptilockError": "optilock.errors.base",
+    "PreconditionFailed": "optilock.errors.conflicts",
+    "UnitOfWork": "optilock.unit.units",
+    "Versioned": "optilock.versioned",
+    "WouldOverwrite": "optilock.errors.conflicts",
+    "apply": "optilock.preconditions.edits",
+    "bulk_delete": "optilock.watched.statements.bulk",
+    "bulk_update": "optilock.watched.statements.bulk",
+    "client_wins": "optilock.resolvers.rules",
+    "etag_of": "optilock.preconditions.entity_tags",
+    "expect": "optilock.preconditions.expectations",
+    "is_transient": "optilock.dialects.transient",
+    "lock": "optilock.preconditions.row_locks",
+    "merge_fields": "optilock.resolvers.rules",
+    "reject": "optilock.resolvers.rules",
+    "repeatable_read": "optilock.unit.units",
+    "retry": "optilock.unit.retries",
+    "retrying": "optilock.unit.retries",
+    "serializable": "optilock.unit.units",
+    "store_wins": "optilock.resolvers.rules",
+    "touch": "optilock.watched.rows.touch",
+    "unit_of_work": "optilock.unit.units",
+    "verify": "optilock.preconditions.expectations",
+    "watch": "optilock.watched.guard.installation",
+}
+
+old_paths.install()
 
 
 def __dir__() -> list[str]:
-    """The public names, and not the modules which the imports above leave here."""
+    """Return the public names, without the modules that imports leave here."""
     return [*__all__, "__version__"]
 
 
 def __getattr__(name: str) -> Any:
-    """What is loaded when it is asked for: greenlet may be absent, metadata takes time to read."""
-    if name == "__version__":
+    """Load a public name at its first use; warn where it has moved."""
+    if name in _HOMES:
+        value = getattr(import_module(_HOMES[name]), name)
+    elif name == "events":
+        value = import_module("optilock.events")
+    elif name == "__version__":
         from importlib.metadata import version
 
-        return version("optilock")
-    if name == "AsyncUnitOfWork":
-        from optilock.unit.async_unit import AsyncUnitOfWork
-
-        return AsyncUnitOfWork
-    raise AttributeError(f"module 'optilock' has no attribute {name!r}")
+        value = version("optilock")
+    else:
+        return old_paths.load_name(name)
+    globals()[name] = value
+    return value

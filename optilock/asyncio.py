@@ -1,7 +1,7 @@
 """optilock for an ``AsyncSession``: the same units, edits, locks, entities, leases, share modes.
 
 SQLAlchemy's asyncio half needs greenlet (``pip install "optilock[asyncio]"``); the rest of optilock
-does not, so this module is loaded only when it is asked for.
+does not, so this module is loaded only when it is used.
 """
 
 from __future__ import annotations
@@ -15,12 +15,14 @@ from sqlalchemy.orm import Session
 
 from optilock import entities
 from optilock import shares as _shares
-from optilock.leases.tasks import lease
-from optilock.preconditions.apply import apply as edit_row
-from optilock.preconditions.etag import NOT_GIVEN
-from optilock.preconditions.lock import lock as lock_row
-from optilock.preconditions.merge import merge_changes as merge_row
-from optilock.shares.tasks import opened
+from optilock.leases.holders import acquire_held
+from optilock.leases.holders import lease as _lease
+from optilock.leases.tasks import held_in_task
+from optilock.preconditions.client_merges import merge_changes as merge_row
+from optilock.preconditions.edits import apply as edit_row
+from optilock.preconditions.row_locks import lock as lock_row
+from optilock.preconditions.version_demands import NOT_GIVEN
+from optilock.shares.guard import open_held
 from optilock.unit.async_unit import AsyncUnitOfWork
 
 __all__ = [
@@ -80,7 +82,7 @@ async def lock(
 def _awaited(
     operation: Callable[Concatenate[Session, P], T],
 ) -> Callable[Concatenate[AsyncSession, P], Awaitable[T]]:
-    """The operation for an ``AsyncSession``: same arguments, rules and errors."""
+    """Return the operation for an ``AsyncSession``: same arguments, rules and errors."""
 
     async def awaited(session: AsyncSession, /, *args: P.args, **options: P.kwargs) -> T:
         return await session.run_sync(operation, *args, **options)
@@ -89,6 +91,7 @@ def _awaited(
     return awaited
 
 
+lease = held_in_task("leases.lease", _lease, acquire_held)
 merge_changes = _awaited(merge_row)
 insert = _awaited(entities.insert)
 replace = _awaited(entities.replace)
@@ -105,7 +108,7 @@ class shares:
     open = staticmethod(_awaited(_shares.open))
     heartbeat = staticmethod(_awaited(_shares.heartbeat))
     close = staticmethod(_awaited(_shares.close))
-    opened = staticmethod(opened)
+    opened = staticmethod(held_in_task("shares.opened", _shares.opened, open_held))
     delete_pending = staticmethod(_awaited(_shares.delete_pending))
     check = staticmethod(_awaited(_shares.check))
     create = staticmethod(_awaited(_shares.create))

@@ -1,18 +1,29 @@
-"""The command line: ``optilock check``, ``demo``, ``migrate``, ``wiki``, and what later joins them.
+"""The command line: ``optilock check``, ``demo``, ``migrate`` and ``wiki``.
 
-The commands need click and rich, and the wiki needs more, which the library itself does not;
-without them the program says how to get them instead of showing a traceback.
+A command's module is imported when the command runs, or when ``--help`` lists it. The commands need
+click and rich, and the library itself does not. ``demo`` and ``wiki`` belong to the package
+``optilock_apps``. If a package is missing, the program names the extra to install instead of
+showing a traceback.
 """
 
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from importlib.util import find_spec
+from pkgutil import resolve_name
+from typing import TYPE_CHECKING, NoReturn
 
 if TYPE_CHECKING:
-    from rich_click import RichGroup
+    from rich_click import Command, Context, RichGroup
 
-#: The extra that each top-level module comes with.
+#: The place of each command.
+_COMMANDS = {
+    "check": "optilock.check.command:check",
+    "demo": "optilock_apps.demo.command:demo",
+    "migrate": "optilock.rollout.command:migrate",
+    "wiki": "optilock_apps.wiki.command:wiki",
+}
+#: The extra of each top-level module that may be missing.
 _EXTRAS = {
     "click": "cli",
     "rich": "cli",
@@ -29,36 +40,55 @@ def main() -> None:
     try:
         commands()(prog_name="optilock")
     except ModuleNotFoundError as missing:
-        extra = _EXTRAS.get((missing.name or "").split(".")[0])
+        name = missing.name or ""
+        extra = _EXTRAS.get(_top_level(name))
         if extra is None:
             raise
-        what = "the wiki" if extra == "wiki" else "the command line"
-        print(
-            f"optilock: {what} needs {missing.name}, which is not installed:"
-            f' pip install "optilock[{extra}]"',
-            file=sys.stderr,
-        )
-        sys.exit(2)
+        _end_without(name, extra, "the wiki" if extra == "wiki" else "the command line")
 
 
 def commands() -> RichGroup:
-    """The click group with all commands; raises ``ModuleNotFoundError`` without the extra."""
+    """Return the click group of all commands.
+
+    Raises:
+        ModuleNotFoundError: the extra ``cli`` is not installed.
+    """
     import rich_click as click
-    from optilock_apps.demo.command import demo
-    from optilock_apps.wiki.command import wiki
 
-    from optilock.check.command import check
-    from optilock.rollout.command import migrate
+    class Commands(click.RichGroup):
+        """Imports a command when it is needed."""
 
-    group = click.RichGroup(
-        name="optilock", help="Optimistic concurrency for SQLAlchemy: no lost update."
-    )
+        def list_commands(self, context: Context) -> list[str]:
+            return [name for name, place in _COMMANDS.items() if find_spec(_top_level(place))]
+
+        def get_command(self, context: Context, name: str) -> Command | None:
+            return _imported(name) if name in _COMMANDS else super().get_command(context, name)
+
+    group = Commands(name="optilock", help="Optimistic concurrency for SQLAlchemy: no lost update.")
     click.version_option(package_name="optilock")(group)
-    group.add_command(check)
-    group.add_command(demo)
-    group.add_command(migrate)
-    group.add_command(wiki)
     return group
+
+
+def _imported(name: str) -> Command:
+    try:
+        command: Command = resolve_name(_COMMANDS[name])
+    except ModuleNotFoundError as missing:
+        if _top_level(missing.name or "") != "optilock_apps":
+            raise
+        _end_without("optilock_apps", name, f"the {name}")
+    return command
+
+
+def _end_without(module: str, extra: str, what: str) -> NoReturn:
+    print(
+        f'optilock: {what} needs {module}, which is not installed: pip install "optilock[{extra}]"',
+        file=sys.stderr,
+    )
+    sys.exit(2)
+
+
+def _top_level(module: str) -> str:
+    return module.split(".")[0]
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What happened, as frozen records, and a place to listen.
+"""Events as frozen records, and their listeners.
 
 ::
 
@@ -11,7 +11,7 @@
     events.unlisten(log)
 
 A listener that raises is logged (logger ``optilock``) and does not disturb the unit of work.
-Nothing is built when nobody listens. Neither ``repr`` nor ``as_dict()`` of an event has a value of
+Nothing is built without a listener. Neither ``repr`` nor ``as_dict()`` of an event has a value of
 a column, or the words of a driver, which quotes values; ``as_dict(values=True)`` has both.
 """
 
@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from optilock.errors import ConcurrencyError, ConfigurationError, Entry, OptilockError
-from optilock.serialize import alone, as_json
+from optilock.serialize import as_json, without_handled
 
 __all__ = [
     "Cold",
@@ -43,7 +43,7 @@ __all__ = [
 
 
 class _Event:
-    """What all events can do."""
+    """The base of all events."""
 
     def as_dict(self, *, values: bool = False) -> dict[str, Any]:
         """The event for ``json.dumps``; values of columns only if ``values`` are asked for."""
@@ -120,11 +120,11 @@ class Committed(_Event):
 
 @dataclass(frozen=True)
 class Hot(_Event):
-    """From now on ``strategy="adaptive"`` locks the row when it is read, and ``because`` of what.
+    """``strategy="adaptive"`` locks the row from now on when it is read, ``because`` of the reason.
 
-    ``identity=None``: what queries read of the table, of which nobody knows the keys.
-    ``identity=()``: whatever is read of the table, because transactions have deadlocked over it; or
-    each row that is read by its key, because several have conflicted that were not hot.
+    ``identity=None``: rows of the table that queries read, without known keys.
+    ``identity=()``: all reads of the table, because transactions have deadlocked over it; or each
+    row that is read by its key, because several rows have conflicted that were not hot.
     """
 
     table: str
@@ -186,4 +186,4 @@ def emit(build: Callable[[], Event]) -> None:
             listener(event)
         except Exception as error:
             what = type(event).__name__
-            _log.error("a listener failed on %s", what, exc_info=alone(error, handled))
+            _log.error("a listener failed on %s", what, exc_info=without_handled(error, handled))

@@ -1,4 +1,4 @@
-"""Plain values: mappings that nobody changes, what JSON can take, and exact differences and sums.
+"""Plain values: read-only mappings, values for JSON, and exact differences and sums.
 
 ``optilock.errors.Entry`` carries its sides as :class:`ReadOnly` mappings. ``as_dict()`` of entries,
 conflicts and events, and the problem documents of :mod:`optilock.web`, show values by
@@ -10,24 +10,17 @@ from __future__ import annotations
 import copy
 from base64 import b64encode
 from collections.abc import ItemsView, Iterable, Iterator, KeysView, Mapping, ValuesView
-from datetime import date, time
+from datetime import date, datetime, time
 from decimal import Context, Decimal, Inexact
 from enum import Enum
 from math import isfinite
 from operator import is_
 from typing import Any
+from uuid import UUID
 
-__all__ = [
-    "NAN",
-    "ReadOnly",
-    "alone",
-    "as_json",
-    "difference",
-    "is_equal",
-    "named_nan",
-    "plus",
-    "who_changed",
-]
+from sqlalchemy import (
+    Column,
+)
 
 #: In the place of a NaN, which equals nothing, itself included.
 NAN: Any = object()
@@ -108,7 +101,7 @@ def as_json(value: Any) -> Any:
     return str(value)
 
 
-def alone(error: BaseException, handled: BaseException | None) -> BaseException:
+def without_handled(error: BaseException, handled: BaseException | None) -> BaseException:
     """``error`` for a log, without the error that was being handled when it was raised.
 
     That one is told elsewhere, and where it is a driver's it quotes the values of a statement.
@@ -126,11 +119,11 @@ def difference(before: Any, now: Any) -> Any:
     if type(before) is int and type(now) is int:
         return now - before
     if {type(before), type(now)} <= {int, Decimal}:
-        return plus(Decimal(now), Decimal(before).copy_negate())
+        return exact_sum(Decimal(now), Decimal(before).copy_negate())
     return None
 
 
-def plus(value: Any, more: Any) -> Any:
+def exact_sum(value: Any, more: Any) -> Any:
     """The sum, exactly; ``None`` where there is none."""
     if type(value) is int and type(more) is int:
         return value + more
@@ -143,7 +136,7 @@ def plus(value: Any, more: Any) -> Any:
     return found if found.is_finite() else None
 
 
-def who_changed(
+def describe_changes(
     names: Iterable[str],
     ours: Mapping[str, Any],
     original: Mapping[str, Any],
@@ -151,8 +144,8 @@ def who_changed(
 ) -> str:
     """Which side has changed which of the attributes that conflict, as far as that is known.
 
-    Of what was never read nobody can say that the other side has changed it; and of attributes that
-    belong together one side may have changed one, and the other side another.
+    Of a value that was never read it is unknown whether the other side has changed it. Of
+    attributes that belong together one side may have changed one, and the other side another.
     """
     said: dict[str, list[str]] = {"both": [], "we": [], "they": [], "nobody knows": []}
     for name in sorted(names):
@@ -175,12 +168,12 @@ def who_changed(
 def is_equal(a: Any, b: Any) -> bool:
     """Are two values of an entry equal? NaN is itself; what cannot be compared (arrays) is not."""
     try:
-        return bool(named_nan(a) == named_nan(b))
+        return bool(mark_nan(a) == mark_nan(b))
     except Exception:  # whatever a type of the application raises
         return False
 
 
-def named_nan(value: Any) -> Any:
+def mark_nan(value: Any) -> Any:
     """The value with :data:`NAN` for each NaN, also inside of lists and dicts; or itself."""
     match value:
         case float():
@@ -188,10 +181,10 @@ def named_nan(value: Any) -> Any:
         case Decimal():
             return NAN if value.is_nan() else value
         case dict():
-            found: Any = {name: named_nan(one) for name, one in value.items()}
+            found: Any = {name: mark_nan(one) for name, one in value.items()}
             same = all(found[name] is one for name, one in value.items())
         case list() | tuple() | set() | frozenset():
-            found = [named_nan(one) for one in value]
+            found = [mark_nan(one) for one in value]
             same = all(map(is_, found, value))
             found = found if same or isinstance(value, list) else _of_kind(value, found)
         case _:
@@ -201,3 +194,25 @@ def named_nan(value: Any) -> Any:
 
 def _of_kind(value: Any, items: list[Any]) -> Any:
     return tuple(items) if isinstance(value, tuple) else set(items)
+
+
+def is_same_value(column: Column[Any], a: Any, b: Any) -> bool:
+    """Return whether two values of a column are the same value; NaN is the same as NaN.
+
+    Values that cannot be compared differ: then a conflict is reported, not the comparison's error.
+    """
+    try:
+        if column.type.compare_values(a, b) is True:
+            return True
+        if a is None or b is None or type(a) in _WITHOUT_NAN:
+            return False
+        plain = mark_nan(a)
+        if plain is a or plain is NAN:
+            return plain is NAN and mark_nan(b) is NAN
+        return column.type.compare_values(plain, mark_nan(b)) is True
+    except Exception:
+        return False
+
+
+#: Values of these types contain no NaN.
+_WITHOUT_NAN = frozenset((int, str, bytes, bool, datetime, date, UUID))

@@ -14,7 +14,7 @@ row that does not change, and ``no_bump`` keeps the version of rows that do.
 
 from optilock.watched.guard.no_bump import no_bump
 from optilock.watched.rows.touch import touch
-from optilock.watched.session.watched import demand
+from optilock.watched.session.record import demand
 from optilock.watched.statements.bulk import BulkResult, bulk_delete, bulk_update
 from optilock.watched.statements.unguarded import guard_statements
 from optilock.watched.statements.version import unchanged

@@ -7,62 +7,54 @@
         id: Mapped[int] = mapped_column(primary_key=True)
         balance: Mapped[int]
 
-From then on every UPDATE and DELETE of an account says ``WHERE version = ?``, and moves the
-version. What the class may choose is in the docstring of :class:`Versioned`.
+From then on every UPDATE and DELETE of an account has ``WHERE version = ?`` and moves the version.
+:class:`Versioned` lists the options of a class.
 
-The mixin stands on either side of the declarative base, on the base itself, on dataclass
-mappings, SQLModel tables and imperative mappings: it works by the mapper's events, so a
-``__mapper_args__`` of the class cannot switch it off. The mapper carries SQLAlchemy's own
-``version_id_col``, so even a plain ``Session`` still notices a lost update.
+Put the mixin on either side of the declarative base, on the base itself, on dataclass mappings,
+SQLModel tables or imperative mappings. It uses the mapper's events, so a ``__mapper_args__`` of the
+class cannot switch it off. The mapper has SQLAlchemy's own ``version_id_col``, so even a plain
+``Session`` detects a lost update.
 
-The version belongs to the library: assigning it raises ``ConfigurationError``. Loading,
-``refresh``, ``merge``, pickling and ``set_committed_value`` go on working.
+Assigning the version raises ``ConfigurationError``. Loading, ``refresh``, ``merge``, pickling and
+``set_committed_value`` work as usual.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Collection
+from collections.abc import Awaitable, Collection, Iterable, Iterator
+from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar, overload
 from uuid import UUID
 
-from sqlalchemy import Column, Table, event
+from sqlalchemy import Column, Table, event, inspect
 from sqlalchemy.orm import Mapper
 
 from optilock.errors import ConfigurationError, Entry
 from optilock.mapped import facts, opts_out
-from optilock.mapping import (
-    attribute,
-    checks,
-    commuting,
-    compared,
-    moves,
-    originals,
-    tables,
-    triggers,
-)
+from optilock.mapping import attribute, checks, moves, original_values, tables, triggers
 from optilock.resolvers.resolution import OnDelete, Resolution, Resolver
 from optilock.tokens import CompareValues, Counter, RowVersion, Timestamp, Token, Unique
-from optilock.tokens.guard_trigger import Policy
+from optilock.tokens.guard_trigger import GuardTrigger, Policy
 from optilock.undocumented.mappers import load_with_parent
 from optilock.watched.aggregates import cover
 from optilock.watched.rows.merge import compare_in_merge
+from optilock.watched.session.connections import connection_to_write
+from optilock.watched.session.record import is_watched, keeps_version
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import InstrumentedAttribute
 
-__all__ = ["Versioned"]
-
-#: Of a version's column: the mixin has made it, and no class declares it.
+#: An attribute of a version's column that the mixin made, and no class declares.
 OWN = "_optilock_own"
 
 K = TypeVar("K", covariant=True)
 
 
 class ResolverObject(Protocol):
-    """A resolver that is no function, such as ``per_field(...)``.
+    """A resolver that is an object, not a function, such as ``per_field(...)``.
 
-    A type checker takes a function in a class for a method, and an object for what it is.
+    A type checker treats a function in a class as a method.
     """
 
     def __call__(self, entry: Entry[Any], /) -> Resolution | Awaitable[Resolution]: ...
@@ -109,12 +101,12 @@ class Versioned:
         several: ``(Counter(), CompareValues("owner_id"))``; or ``None``: rows of this class, and of
         those below it, have no version, though a class above is Versioned
     ``__version_ignore__``
-        attributes that neither move the version nor conflict (a view counter). Lost updates on them
-        become legal: that is what ignoring means.
+        attributes that neither move the version nor conflict (a view counter); lost updates of
+        them are not detected
     ``__version_commutes__``
-        attributes that writers add to (likes, a stock): where nothing else of the row changed, the
+        attributes that writers add to (likes, a stock): if nothing else of the row changed, the
         difference is written, ``SET likes = likes + 1``, so such writes never conflict
-        (:mod:`optilock.mapping.commuting`)
+        (:mod:`optilock.mapping.checks`)
     ``__version_root_of__``
         relationships whose rows count as part of this one: see :mod:`optilock.watched.aggregates`
     ``__merge_together__``
@@ -125,9 +117,9 @@ class Versioned:
     ``__on_delete__``
         how strict a delete is, unless the unit of work says so: ``OnDelete.IGNORE_GONE``
     ``__version_guard__``
-        what a trigger does about an UPDATE by somebody else that leaves the version as it was:
+        the reaction of a trigger to an UPDATE by another program that leaves the version as it was:
         ``"bump"`` moves the version, ``"reject"`` refuses the UPDATE; migrations create the trigger
-        (:mod:`optilock.alembic.triggers`)
+        (:mod:`optilock.alembic.operations`)
     ``__problem_fields__``
         attributes whose values a problem document may show to a client
         (:mod:`optilock.web.problems`); none by default
@@ -151,7 +143,7 @@ class Versioned:
 
 @event.listens_for(Versioned, "instrument_class", propagate=True)
 def _give_token(mapper: Mapper[Any], cls: type[Any]) -> None:
-    """Put the version column on the table and name it to the mapper, before it looks at columns."""
+    """Put the version column on the table and in the mapper, before it reads the columns."""
     if opts_out(cls):
         _leave_out(mapper, cls)
         return
@@ -172,7 +164,7 @@ def _give_token(mapper: Mapper[Any], cls: type[Any]) -> None:
 
 
 def _leave_out(mapper: Mapper[Any], cls: type[Any]) -> None:
-    """The class says that its rows have no version."""
+    """Leave the class without a version, as it asks."""
     checks.check_opt_out(mapper, cls)
     parent = mapper.inherits
     if mapper.concrete and parent and mapper.version_id_col is parent.version_id_col:
@@ -180,7 +172,7 @@ def _leave_out(mapper: Mapper[Any], cls: type[Any]) -> None:
 
 
 def _inherit_token(mapper: Mapper[Any], cls: type[Any]) -> bool:
-    """True when the rows already have the parent's token; a second one is refused."""
+    """Return whether the rows already have the parent's token; refuse a second one."""
     parent = mapper.inherits
     assert parent is not None
     if parent.version_id_col is not None or facts(parent).compares:
@@ -201,7 +193,7 @@ def _inherit_token(mapper: Mapper[Any], cls: type[Any]) -> bool:
 
 
 def _load_with_parents(mapper: Mapper[Any]) -> None:
-    """A query for the parent reads the child's version with the row, not when it is needed."""
+    """Let a query for the parent read the child's version with the row, not later."""
     inline = mapper.polymorphic_load == "inline"
     mapper.polymorphic_load = "inline"
     for parent in tuple(mapper.iterate_to_root())[2 if inline else 1 :]:
@@ -209,7 +201,7 @@ def _load_with_parents(mapper: Mapper[Any]) -> None:
 
 
 def _token_column(mapper: Mapper[Any], cls: type[Any], table: Table, token: Token) -> Column[Any]:
-    """The token's column: the one the class has declared, or a new one."""
+    """Return the token's column: the one that the class declares, or a new one."""
     name = token.column_name
     kind = type(token).__name__
     for column in table.columns:
@@ -221,7 +213,7 @@ def _token_column(mapper: Mapper[Any], cls: type[Any], table: Table, token: Toke
                     f" declaration, or give the token another name:"
                     f" __version_token__ = {kind}(name='row_version')."
                 )
-            if not _is_said(mapper, cls, column):
+            if not _is_declared(mapper, cls, column):
                 raise checks.another_meaning(cls, token, column)
             token.take(column)
             return column
@@ -238,12 +230,12 @@ def _token_column(mapper: Mapper[Any], cls: type[Any], table: Table, token: Toke
     return column
 
 
-def _is_said(mapper: Mapper[Any], cls: type[Any], column: Column[Any]) -> bool:
-    """Does the class, or one above it, say that a column which it has is the version?
+def _is_declared(mapper: Mapper[Any], cls: type[Any], column: Column[Any]) -> bool:
+    """Return whether the class, or one above it, declares its column ``column`` as the version.
 
-    With ``__version_token__``, or SQLAlchemy's ``version_id_col``. What a class above says is not
-    meant of an attribute that the class, or one in between, has in its body. Of a second class over
-    the table the first one has said it.
+    It does so with ``__version_token__`` or SQLAlchemy's ``version_id_col``. A declaration above
+    does not count for an attribute in the body of the class, or of one in between. For a second
+    class over the table, the first one has declared it.
     """
     own: Any = mapper.version_id_col
     if own is column or (isinstance(own, str) and own == column.key):
@@ -260,33 +252,36 @@ def _is_said(mapper: Mapper[Any], cls: type[Any], column: Column[Any]) -> bool:
 
 @event.listens_for(Versioned, "after_mapper_constructed", propagate=True)
 def _check_class(mapper: Mapper[Any], cls: type[Any]) -> None:
-    """Refuse what cannot work while the class is being mapped, and close the attribute."""
+    """Check the class while it is being mapped, and register its listeners."""
     if opts_out(cls):
         return
     token, rule = checks.check_tokens(cls)
     if token is not None:
         column = checks.check_attribute(mapper, cls, token)
     checks.check_options(mapper, cls)
-    commuting.check_commuting(mapper, cls)
+    checks.check_commuting(mapper, cls)
     checks.check_root_of(cls)
     tables.share_table(mapper)
     if token is not None:
-        tables.know_tables(mapper, column)
-        (attribute.require if token.made_by == "application" else attribute.close)(mapper)
+        tables.register_tables(mapper, column)
+        if token.made_by == "application":
+            attribute.require_assigned(mapper)
+        else:
+            attribute.refuse_assignment(mapper)
         compare_in_merge(mapper, column)
-        moves.move_with_joined(mapper)
+        moves.move_with_joined(mapper, is_watched, keeps_version)
         if token.every_write:
-            moves.require_moves(mapper, token)
+            moves.require_moves(mapper, token, connection_to_write)
         if token.made_by == "values":
-            moves.make_from_values(mapper, token)
+            moves.make_from_values(mapper, token, keeps_version)
     if rule is not None:
-        compared.compare(mapper, cls, rule)
-    originals.keep_originals(mapper, cls)
+        original_values.compare_values(mapper, cls, rule, is_watched)
+    original_values.keep_originals(mapper, cls)
 
 
 @event.listens_for(Versioned, "mapper_configured", propagate=True)
 def _load_version(mapper: Mapper[Any], cls: type[Any]) -> None:
-    """What is known only when the whole hierarchy is."""
+    """Do the steps that need the whole hierarchy of the class."""
     if opts_out(cls):
         return
     if mapper.version_id_col is not None:
@@ -294,8 +289,92 @@ def _load_version(mapper: Mapper[Any], cls: type[Any]) -> None:
         moves.check_post_update(mapper, cls)
         moves.move_by_key(mapper)
         attribute.load_always(mapper)
-    originals.follow_committed(mapper)
+    original_values.follow_committed(mapper)
     if cls.__version_commutes__:
-        commuting.check_composites(mapper, cls)
+        checks.check_composites(mapper, cls)
     if cls.__version_root_of__:
         cover(mapper, cls.__version_root_of__)
+
+
+# -- the tables that a mapping should have in the database -----------------------------------------
+#
+# Migrations and checks compare them with the stored tables. They are found through the classes:
+# which attributes are ignored, for example, depends on the whole hierarchy of a class.
+
+
+@dataclass(frozen=True)
+class ExpectedTable:
+    """The column and triggers that a table with a version should have."""
+
+    mapper: Mapper[Any]
+    token: Token
+    column: Column[Any]
+
+    @property
+    def table(self) -> Table:
+        return self.column.table
+
+    @property
+    def guard(self) -> GuardTrigger | None:
+        """The guard trigger, if the class has ``__version_guard__``.
+
+        It ignores computed columns, which follow from others.
+        """
+        policy = self.mapper.class_.__version_guard__
+        if policy is None:
+            return None
+        columns = [column for column in self.table.columns if column is not self.column]
+        without = facts(self.mapper).ignored
+        ignore = [c.name for c in columns if c in without or c.computed is not None]
+        return GuardTrigger(
+            self.table.name,
+            self.token,
+            policy,
+            tuple(ignore),
+            tuple(c.name for c in columns if c.name not in ignore) if ignore else (),
+            self.table.schema,
+            triggers.keys_without_rowid(self.table),
+        )
+
+    @property
+    def moves_by_trigger(self) -> bool:
+        """Whether a trigger makes the versions."""
+        return self.token.has_trigger
+
+
+def expected_tables(tables: Iterable[Table]) -> dict[Table, ExpectedTable]:
+    """Return the tables with the version of a class, and what they should have."""
+    wanted = frozenset(tables)
+    found: dict[Table, ExpectedTable] = {}
+    for mapper in _mappers():
+        token = facts(mapper).kind
+        column = mapper.version_id_col
+        if token is None or not isinstance(column, Column) or column.table not in wanted:
+            continue
+        found.setdefault(column.table, ExpectedTable(mapper, token, column))
+    return found
+
+
+def is_version(column: Column[Any]) -> bool:
+    """Return whether the column is the version of a class."""
+    return any(mapper.version_id_col is column for mapper in _mappers())
+
+
+def is_made_by_mixin(column: Column[Any]) -> bool:
+    """Return whether the mixin made this version's column, which no class declares."""
+    return OWN in column.__dict__
+
+
+def _mappers() -> Iterator[Mapper[Any]]:
+    """Yield the mappers of all Versioned classes, bases before their subclasses."""
+    waiting: list[type[Any]] = [Versioned]
+    seen: set[type[Any]] = set()
+    for cls in waiting:
+        for subclass in cls.__subclasses__():
+            if subclass in seen:
+                continue
+            seen.add(subclass)
+            waiting.append(subclass)
+            mapper = inspect(subclass, raiseerr=False)
+            if isinstance(mapper, Mapper):
+                yield mapper

@@ -3,14 +3,14 @@
 With ``@pytest.mark.modes`` it runs in their other modes, too: SQLite with a rollback journal, and
 MariaDB with snapshot isolation, where the database itself ends a transaction at a conflict. Where
 the mode changes nothing that the test is about, ``modes(full=True)`` keeps them for ``--full``;
-:mod:`tests.selection` says what else that option adds.
+:mod:`tests.support.selection` says what else that option adds.
 
 ``database``      the :class:`tests.engines.Target` under test, empty
 ``engine``        a sync engine on it, disposed afterwards
 ``async_engine``  an async engine (aiosqlite, psycopg, asyncpg, asyncmy)
 ``collect``       collects the test's own garbage
 ``store``, ``account``, ``watched``, ``other``, ``gone``, ``stored``, ``refused``: see
-                  :mod:`tests.two_writers`
+                  :mod:`tests.support.two_writers`
 
 Choose engines with ``-k postgresql``, or for one test with
 ``@pytest.mark.engines("postgresql", "mariadb")`` or ``@pytest.mark.needs("row-locks")``. Where a
@@ -20,11 +20,10 @@ server cannot be started its tests are left out, and the summary says why in one
 
 from __future__ import annotations
 
+import functools
 import gc
-import getpass
 import os
 import signal
-import tempfile
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
@@ -35,20 +34,21 @@ from optilock_apps.servers import ServerMissing
 from sqlalchemy import Engine
 from sqlalchemy.orm.mapper import _all_registries
 
-from tests import deployments, summary
+from tests import deployments
 from tests.engines import ASYNC, MODES, NAMES, Target, Targets, running, skip_without
-from tests.oldest import add_get_one
-from tests.selection import cannot_run, quick, suits
-from tests.summary import LEFT, MISSING
-from tests.two_writers import account as account
-from tests.two_writers import gone as gone
-from tests.two_writers import other as other
-from tests.two_writers import refused as refused
-from tests.two_writers import store as store
-from tests.two_writers import stored as stored
-from tests.two_writers import tables as tables
-from tests.two_writers import watched as watched
-from tests.two_writers import watched_on as watched_on
+from tests.support import summary
+from tests.support.oldest import add_get_one
+from tests.support.selection import cannot_run, quick, suits
+from tests.support.summary import LEFT, MISSING
+from tests.support.two_writers import account as account
+from tests.support.two_writers import gone as gone
+from tests.support.two_writers import other as other
+from tests.support.two_writers import refused as refused
+from tests.support.two_writers import store as store
+from tests.support.two_writers import stored as stored
+from tests.support.two_writers import tables as tables
+from tests.support.two_writers import watched as watched
+from tests.support.two_writers import watched_on as watched_on
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
@@ -57,12 +57,8 @@ if TYPE_CHECKING:
 def pytest_configure(config: pytest.Config) -> None:
     """Who is asked to end, ends as by Ctrl-C: the fixtures then stop their servers."""
     add_get_one()
-    # Or each of the many programs that tests start would compile the library anew. They keep what
-    # they have compiled outside of the tree, for the next run as well.
+    # Or each of the many programs that tests start would compile the library again.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-    compiled = Path(tempfile.gettempdir(), f"optilock-compiled-{getpass.getuser()}")
-    compiled.mkdir(mode=0o700, exist_ok=True)
-    os.environ.setdefault("PYTHONPYCACHEPREFIX", str(compiled))
     config.pluginmanager.register(summary)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
 
@@ -78,6 +74,25 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.freeze()
         gc.set_threshold(10_000, 20, 20)
         gc.enable()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """Let every second process of pytest-xdist read the files from the last to the first.
+
+    pytest compiles a test file when a process first reads it, and stores the result. Two processes
+    that begin at both ends compile half of the files each.
+    """
+    report = yield
+    if isinstance(collector, pytest.Session | pytest.Directory) and _reads_backwards():
+        report.result = [*reversed(report.result)]
+    return report
+
+
+def _reads_backwards() -> bool:
+    return int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % 2 == 1
 
 
 @pytest.fixture
@@ -136,6 +151,8 @@ def _names(test: pytest.Item) -> list[Any]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if "PYTEST_XDIST_WORKER" in os.environ:  # All processes have to list the tests in one order.
+        items.sort(key=lambda item: str(item.path))
     for item in items:
         if name := deployments.of(item):
             item.add_marker(name)
@@ -151,8 +168,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 @pytest.fixture
-def database(request: pytest.FixtureRequest, targets: Targets, tmp_path: Path) -> Target:
-    return _target(targets.get, tmp_path, request.param)
+def database(request: pytest.FixtureRequest, targets: Targets) -> Target:
+    # Tests of migrations and checks look at all tables there are.
+    keeps = "tables" in request.fixturenames and request.path.parent.name not in _LOOK_AT_ALL
+    module = request.path if keeps else None
+    # A server needs no folder, and pytest takes longer to make one than to delete a test's rows.
+    on_file = request.param.startswith("sqlite")
+    folder = request.getfixturevalue("tmp_path") if on_file else Path()
+    return _target(functools.partial(targets.get, module=module), folder, request.param)
+
+
+_LOOK_AT_ALL = {"check", "migrations"}
 
 
 @pytest.fixture

@@ -2,9 +2,9 @@
 
 Atheris (the extra ``fuzz``) changes bytes and keeps those that reach a line of
 :mod:`optilock.http` that was not reached before. Each request is judged by the evaluator and by
-:mod:`tests.second_reader`. The first one of which they think differently, or that raises anything,
-ends the run, and its bytes are written to a file: ``python -m tests.fuzz_preconditions FILE`` shows
-it again.
+:mod:`tests.support.second_reader`. The first one of which they think differently, or that raises
+anything, ends the run, and its bytes are written to a file:
+``python -m tests.fuzz_preconditions FILE`` shows it again.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def main() -> None:
     except ImportError:
         sys.exit("This needs Atheris: python -m pip install -e '.[test,fuzz]'")
     with atheris.instrument_imports(include=["optilock.http"]):
-        from tests.second_reader import PIECES, no_write_passes
+        from tests.support.second_reader import PIECES, no_write_passes
 
     def judged(data: bytes) -> None:
         no_write_passes(_request(atheris.FuzzedDataProvider(data), list(PIECES)))
@@ -54,7 +54,7 @@ def main() -> None:
 
 def _request(data: Any, pieces: list[str]) -> Any:
     """The request that these bytes stand for."""
-    from tests.second_reader import Request
+    from tests.support.second_reader import Request
 
     method, proxies = data.PickValueInList(METHODS), data.PickValueInList(PROXIES)
     exists = data.ConsumeBool()

@@ -33,8 +33,8 @@ from sqlalchemy.orm import Session
 from optilock import OptilockError, entities, is_transient
 from optilock.entities import Stored
 from tests.engines import NAMES, Target, Targets
-from tests.models import Account
-from tests.tags import tag
+from tests.support.models import Account
+from tests.support.tags import tag
 
 __all__ = ["ALONE", "CLIENTS", "NEW", "ONE_TAG", "UPSERT", "Answer", "Race", "crowd", "one_has_won"]
 

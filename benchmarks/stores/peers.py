@@ -18,7 +18,8 @@ from sqlalchemy import create_engine
 from sqlalchemy.orm import Session
 
 from benchmarks.stores.rows import Store
-from optilock import ConfigurationError, Isolation, add_delta, per_field, unit_of_work
+from optilock import ConfigurationError, Isolation, unit_of_work
+from optilock.resolvers import add_delta, per_field
 
 __all__ = ["LOCKING", "PEERS", "Peer", "opened", "ours", "present"]
 

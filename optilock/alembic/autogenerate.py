@@ -1,8 +1,8 @@
-"""Autogenerate: what the mapping says of versions, beside what the database has.
+"""Autogenerate for versions: compare the mapping with the database, and write the operations.
 
-Alembic has compared the tables already. Its operations on version columns are replaced by those
-that know what a version is: a column added to a table with rows has to be filled. Operations become
-the Python of a migration script, with the imports that it needs.
+Alembic has compared the tables already. Its operations on version columns are replaced by
+optilock's, because a version column added to a table with rows has to be filled. Operations are
+rendered as the Python of a migration script, with the imports that it needs.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from sqlalchemy.types import TypeEngine
 from optilock import tokens
 from optilock.alembic import version_column as op
 from optilock.alembic.autogenerate_triggers import Key, add_trigger_operations, key_of, tables_of
-from optilock.alembic.operation import VersionOperation
+from optilock.alembic.operations import VersionOperation
 from optilock.rollout.claim import PREFIX as CLAIM
-from optilock.schema import Expected, expected, is_own, is_version
 from optilock.tables import VERSION_TABLE, table_sets
 from optilock.tokens import Counter, Token
 from optilock.tokens.base import kinds
-from optilock.watched.session.watched import level_of_caller
+from optilock.versioned import ExpectedTable, expected_tables, is_made_by_mixin, is_version
+from optilock.watched.session.record import level_of_caller
 
-#: What a project writes in its env.py.
+#: The argument that a project adds in its env.py.
 LINE = 'autogenerate_plugins=["alembic.autogenerate.*", "optilock"]'
 
 
@@ -60,10 +60,10 @@ def compare_tables(
 def remind_of_line(
     context: AutogenContext, upgrade: ops.UpgradeOps, schemas: set[str | None]
 ) -> PriorityDispatchResult:
-    """Warn of operations on versions that are still Alembic's own: the line is not there.
+    """Warn if operations on versions are still Alembic's own, because env.py lacks the line.
 
-    A NOT NULL column that is added without values fails on a table with rows, and of triggers
-    Alembic knows nothing.
+    A NOT NULL column that is added without values fails on a table with rows, and Alembic creates
+    no triggers.
     """
     plain = sorted(_plain(context, upgrade))
     if plain:
@@ -77,7 +77,7 @@ def remind_of_line(
 
 
 def _plain(context: AutogenContext, upgrade: ops.UpgradeOps) -> Iterator[str]:
-    """Tables whose versions, or triggers, nobody of ours has seen to."""
+    """Yield tables whose versions or triggers still have no operation of optilock."""
     ours = any(isinstance(operation, VersionOperation) for operation in upgrade.ops)
     wanted = _wanted(context) if upgrade.ops else {}
     for operation in upgrade.ops:
@@ -100,9 +100,9 @@ def compare_default(
     stored: Column[Any],
     mapped: Column[Any],
 ) -> PriorityDispatchResult:
-    """A version's default in the database is no difference: the mapping cannot have one.
+    """Ignore a version's default in the database: the mapping cannot have one.
 
-    Where the mapping has one (``RowVersion``), it is looked at with the trigger.
+    If the mapping has one (``RowVersion``), it is compared with the trigger.
     """
     if (mapped.server_default or stored.server_default) is not None and is_version(mapped):
         return PriorityDispatchResult.STOP
@@ -118,19 +118,23 @@ def compare_type(
     stored: Column[Any],
     mapped: Column[Any],
 ) -> PriorityDispatchResult:
-    """An INTEGER that the versions are in already is kept, where no class says a type.
+    """Keep an existing INTEGER for versions, unless a class declares the column's type.
 
-    BIGINT would have the table written anew under a lock, for versions after two thousand million
-    writes of a row. A class that declares the column gets what it declares.
+    BIGINT would rewrite the table under a lock, for versions after two thousand million writes of a
+    row.
     """
-    if isinstance(stored.type, INTEGER) and isinstance(mapped.type, BigInteger) and is_own(mapped):
+    if (
+        isinstance(stored.type, INTEGER)
+        and isinstance(mapped.type, BigInteger)
+        and is_made_by_mixin(mapped)
+    ):
         operation.existing_type = stored.type
         return PriorityDispatchResult.STOP
     return PriorityDispatchResult.CONTINUE
 
 
 def _drops_one(operation: Any, own: Collection[str]) -> bool:
-    """Alembic would drop optilock's own tables, and their indexes: no model mentions them."""
+    """Return whether Alembic would drop optilock's own tables, or indexes, which have no model."""
     if isinstance(operation, ops.ModifyTableOps):
         drops = all(isinstance(one, ops.DropIndexOp) for one in operation.ops)
         return drops and operation.table_name in own
@@ -139,15 +143,15 @@ def _drops_one(operation: Any, own: Collection[str]) -> bool:
     return operation.table_name in own or operation.table_name.startswith(CLAIM)
 
 
-def _wanted(context: AutogenContext) -> dict[Key, Expected]:
-    found = expected(tables_of(context))
+def _wanted(context: AutogenContext) -> dict[Key, ExpectedTable]:
+    found = expected_tables(tables_of(context))
     return {key_of(context, table): wanted for table, wanted in found.items()}
 
 
 def version_operations(
-    context: AutogenContext, modify: ops.ModifyTableOps, wanted: Expected | None
+    context: AutogenContext, modify: ops.ModifyTableOps, wanted: ExpectedTable | None
 ) -> list[ops.MigrateOperation]:
-    """Take what is about the version out of ``modify``; the operations to do in its place."""
+    """Remove the version's operations from ``modify``, and return those that replace them."""
     assert context.dialect is not None
     dialect = context.dialect
     table, schema = str(modify.table_name), modify.schema
@@ -165,7 +169,7 @@ def version_operations(
     return _changed(modify, dialect, wanted)
 
 
-def _added(modify: ops.ModifyTableOps, wanted: Expected | None) -> ops.AddColumnOp | None:
+def _added(modify: ops.ModifyTableOps, wanted: ExpectedTable | None) -> ops.AddColumnOp | None:
     if wanted is None:
         return None
     for operation in modify.ops:
@@ -177,10 +181,10 @@ def _added(modify: ops.ModifyTableOps, wanted: Expected | None) -> ops.AddColumn
 def _dropped(
     modify: ops.ModifyTableOps, dialect: Dialect, *, replaced: bool
 ) -> tuple[ops.DropColumnOp | None, Token | None]:
-    """A column that was a version, and of which token.
+    """Return the dropped column that was a version, and its token.
 
-    Nothing in the database says so. Beside a new version any NOT NULL column of a token's type was
-    the old one; alone, one that has the name that versions have unless told otherwise.
+    The database does not show it. If a new version is added, any NOT NULL column of a token's type
+    was the old one; otherwise only a column with the default name of versions.
     """
     for operation in modify.ops:
         if not isinstance(operation, ops.DropColumnOp):
@@ -195,9 +199,9 @@ def _dropped(
 
 
 def _changed(
-    modify: ops.ModifyTableOps, dialect: Dialect, wanted: Expected | None
+    modify: ops.ModifyTableOps, dialect: Dialect, wanted: ExpectedTable | None
 ) -> list[ops.MigrateOperation]:
-    """The column keeps its name and gets another type."""
+    """Replace the operation that gives a version of the same name another type."""
     for operation in modify.ops:
         if (
             wanted is None
@@ -218,12 +222,12 @@ def _changed(
     return []
 
 
-def _named_as(wanted: Expected, old: Token) -> Token:
+def _named_as(wanted: ExpectedTable, old: Token) -> Token:
     return type(old)(name=wanted.token.name, column=wanted.token.column)
 
 
 def _token_of(name: str, kind: Any, dialect: Dialect) -> Token | None:
-    """The token whose column this can have been."""
+    """Return the token whose column this may have been."""
     for possible in kinds():
         if not possible.told_by_type:
             continue
@@ -238,14 +242,14 @@ def _same(stored: TypeEngine[Any], wanted: TypeEngine[Any], dialect: Dialect) ->
 
 
 def _text(kind: TypeEngine[Any], dialect: Dialect) -> str:
-    """The type as SQL, without what does not make it another one: BIGINT(20) is BIGINT."""
+    """Return the type as SQL, without parts that do not matter: BIGINT(20) is BIGINT."""
     text = kind.compile(dialect).upper()
     return re.sub(r"(?<=BIGINT)\(\d+\)| (CHARACTER SET|COLLATE) \w+", "", text)
 
 
 @render.renderers.dispatch_for(VersionOperation)
-def rendered(context: AutogenContext, operation: VersionOperation) -> str:
-    """The operation as the line of a migration script."""
+def render_operation(context: AutogenContext, operation: VersionOperation) -> str:
+    """Return the operation as a line of a migration script."""
     context.imports.add("import optilock.alembic")
     call = operation.call()
     words = [_written(context, argument) for argument in call.arguments]
@@ -262,7 +266,7 @@ _render_table = render.renderers.dispatch(ops.CreateTableOp)
 
 @render.renderers.dispatch_for(ops.CreateTableOp, replace=True)
 def _with_imports(context: AutogenContext, operation: ops.CreateTableOp) -> str:
-    """Alembic writes our types by their whole names, and does not import them."""
+    """Import optilock's types, which Alembic renders by their full names only."""
     text = str(_render_table(context, operation))
     for column in operation.columns:
         kind = type(getattr(column, "type", None))
@@ -281,7 +285,7 @@ def _written(context: AutogenContext, value: Any) -> str:
 
 
 def _token(context: AutogenContext, token: Token) -> str:
-    """The call that makes an equal token; what is as by default is left out."""
+    """Return the call that makes an equal token, without default arguments."""
     kind = type(token)
     context.imports.add(f"import {_public_module(kind)}")
     given, named = token.arguments()
@@ -298,7 +302,7 @@ def _type(context: AutogenContext, kind: TypeEngine[Any]) -> str:
 
 
 def _public_module(kind: type[Any]) -> str:
-    """Where programs import it from: a revision stays, and files of the library may move."""
+    """Return the public module of a type: files of the library may move, and a revision stays."""
     return tokens.__name__ if getattr(tokens, kind.__name__, None) is kind else kind.__module__
 
 

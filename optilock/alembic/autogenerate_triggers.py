@@ -1,7 +1,7 @@
-"""Triggers that are missing, superfluous, switched off, or other ones than the mapping asks for.
+"""Autogenerate for triggers: missing, superfluous, disabled or different from the mapping's.
 
-Alembic knows nothing of triggers. What has to go, goes before the tables are changed, because
-SQLite drops no column that a trigger names; what has to come, comes after it.
+Alembic does not compare triggers. Triggers are dropped before the tables are changed, because
+SQLite drops no column that a trigger names, and created afterwards.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from alembic.operations.ops import (
 )
 from sqlalchemy import Connection, Table
 
-from optilock.alembic import triggers as op
+from optilock.alembic import operations as op
 from optilock.alembic.version_column import ChangeVersionColumn
 from optilock.dialects import database_of
 from optilock.dialects.migrations import Found, GuardTriggers
 from optilock.mapping.triggers import moved_column, trigger_ddl, trigger_name
-from optilock.schema import Expected
 from optilock.tokens import Counter, RowVersion
 from optilock.tokens.guard_trigger import GuardTrigger, is_guard, read_mark
+from optilock.versioned import ExpectedTable
 
 #: A table as Alembic names it: the default schema is None.
 Key = tuple[str | None, str]
@@ -36,7 +36,7 @@ Key = tuple[str | None, str]
 def add_trigger_operations(
     context: AutogenContext,
     upgrade: UpgradeOps,
-    wanted: dict[Key, Expected],
+    wanted: dict[Key, ExpectedTable],
     schemas: Iterable[str | None],
 ) -> None:
     """Put the operations on triggers around those of ``upgrade``."""
@@ -46,13 +46,14 @@ def add_trigger_operations(
     comparison = _Comparison(triggers, context.connection)
     stored = _stored(context, comparison.triggers, schemas)
     tables = (key_of(context, table) for table in tables_of(context))
-    known = {*wanted, *tables, *_dropped(upgrade)}
+    keys = {*wanted, *tables, *_dropped(upgrade)}
     guards = {key: both for key, *both in _guards(comparison, wanted, _dropped_columns(upgrade))}
     remade, without_default = _remade(context, upgrade), _without_default(context, wanted)
-    for key in sorted(known, key=lambda key: (key[0] or "", key[1])):
+    for key in sorted(keys, key=lambda key: (key[0] or "", key[1])):
         found, expected = stored.get(key, []), wanted.get(key)
         comparison.guard(key, found, guards.get(key, []), key in remade)
-        comparison.version(key, found, expected, without_default, key in remade)
+        name = comparison.version(key, found, expected, without_default, key in remade)
+        comparison.drop_others(key, found, name)
     upgrade.ops[:] = [*comparison.before, *upgrade.ops, *comparison.after]
 
 
@@ -66,50 +67,58 @@ class _Comparison:
     def guard(
         self, key: Key, found: list[Found], possible: Sequence[GuardTrigger], remade: bool
     ) -> None:
-        """One that is made as the first of ``possible`` unless it is like another one of them."""
+        """Compare the guard trigger: the first of ``possible``, or one like another of them."""
         schema, table = key
         wanted = next(iter(possible), None)
-        stored = next((one for one in found if is_guard(one.name)), None)
-        if stored is None and wanted is not None:
-            stored = self._hidden(key, wanted.name)
-        if stored is None or (stored.of_parent and wanted is None):
-            if wanted is not None:
-                self.after.append(op.CreateGuardTrigger(wanted))
-            return
-        same = any(
-            stored.is_made_by(self.triggers.source(one), self.triggers.fires(one))
-            for one in possible
-        )
-        if same and stored.enabled and not remade:
-            return
-        old = read_mark(stored.read(), table, schema) or wanted
-        if old is not None:
-            self.before.append(op.DropGuardTrigger(old))
+        stored = self._stored_guard(key, found, wanted)
+        if stored is not None and not (stored.of_parent and wanted is None):
+            if self._is_one_of(stored, possible) and stored.enabled and not remade:
+                return
+            old = read_mark(stored.read(), table, schema) or wanted
+            if old is not None:
+                self.before.append(op.DropGuardTrigger(old))
         if wanted is not None:
             self.after.append(op.CreateGuardTrigger(wanted))
+
+    def _stored_guard(
+        self, key: Key, found: list[Found], wanted: GuardTrigger | None
+    ) -> Found | None:
+        for one in found:
+            if is_guard(one.name):
+                return one
+        return None if wanted is None else self._hidden(key, wanted.name)
+
+    def _is_one_of(self, stored: Found, possible: Sequence[GuardTrigger]) -> bool:
+        made = ((self.triggers.source(one), self.triggers.fires(one)) for one in possible)
+        return any(stored.is_made_by(*one) for one in made)
 
     def version(
         self,
         key: Key,
         found: list[Found],
-        expected: Expected | None,
+        expected: ExpectedTable | None,
         without_default: set[Key],
         remade: bool,
-    ) -> None:
+    ) -> str | None:
+        """Compare the trigger of a ``RowVersion``; return the name that it should have."""
+        if expected is None or not expected.moves_by_trigger:
+            return None
+        (schema, table), token = key, expected.token
+        wanted = trigger_name(table, expected.column.name)
+        there = next((one for one in found if one.name == wanted), None)
+        there = there or self._hidden(key, wanted)
+        if there is None and key in without_default:
+            old = Counter(name=token.name, column=token.column)
+            self.after.append(ChangeVersionColumn(table, old, token, schema=schema))
+        if there is None or remade or not self._is_same(there, expected, schema):
+            if there is not None:
+                self.before.append(op.DropVersionTrigger(table, token, schema=schema))
+            self.after.append(op.CreateVersionTrigger(table, token, schema=schema))
+        return wanted
+
+    def drop_others(self, key: Key, found: list[Found], wanted: str | None) -> None:
+        """Drop triggers that move a version, except ``wanted``."""
         schema, table = key
-        token = expected.token if expected is not None and expected.moves_by_trigger else None
-        wanted = None
-        if expected is not None and token is not None:
-            wanted = trigger_name(table, expected.column.name)
-            there = next((one for one in found if one.name == wanted), None)
-            there = there or self._hidden(key, wanted)
-            if there is None and key in without_default:
-                old = Counter(name=token.name, column=token.column)
-                self.after.append(ChangeVersionColumn(table, old, token, schema=schema))
-            if there is None or remade or not self._is_same(there, expected, schema):
-                if there is not None:
-                    self.before.append(op.DropVersionTrigger(table, token, schema=schema))
-                self.after.append(op.CreateVersionTrigger(table, token, schema=schema))
         for one in found:
             column = moved_column(table, one.name, one.source)
             if column is not None and one.name != wanted and not one.of_parent:
@@ -120,8 +129,8 @@ class _Comparison:
         schema, table = key
         return self.triggers.hidden(self.connection, table, name, schema)
 
-    def _is_same(self, there: Found, expected: Expected, schema: str | None) -> bool:
-        """Does the trigger fire, and is it the one that we would make?"""
+    def _is_same(self, there: Found, expected: ExpectedTable, schema: str | None) -> bool:
+        """Return whether the trigger is enabled and the one that we would create."""
         wanted = trigger_ddl(expected.table, expected.column, self.triggers.dialect, schema=schema)
         return there.enabled and there.is_made_by(wanted.source, wanted.fires)
 
@@ -138,11 +147,11 @@ def _stored(
 
 
 def _guards(
-    comparison: _Comparison, wanted: dict[Key, Expected], dropped: set[tuple[Key, str]]
+    comparison: _Comparison, wanted: dict[Key, ExpectedTable], dropped: set[tuple[Key, str]]
 ) -> Iterator[tuple[Key, GuardTrigger, GuardTrigger]]:
-    """The guard triggers that there should be, on the tables as they are; or may be.
+    """Yield each table's wanted guard trigger, and another one that is accepted.
 
-    Those that may be count columns, too, which the mapping does not have, and the table keeps.
+    The accepted one also counts columns of the table that the mapping does not have.
     """
     guards = {key: expected.guard for key, expected in wanted.items()}
     by_schema: dict[str | None, list[str]] = {}
@@ -163,14 +172,14 @@ def _guards(
 
 
 def key_of(context: AutogenContext, table: Table) -> Key:
-    """The table as Alembic names it."""
+    """Return the table's key as Alembic names it."""
     assert context.dialect is not None
     default = context.dialect.default_schema_name
     return (None if table.schema == default else table.schema, table.name)
 
 
 def tables_of(context: AutogenContext) -> list[Table]:
-    """The tables of the models, without those that ``include_object`` leaves out."""
+    """Return the tables of the models, without those that ``include_object`` leaves out."""
     return [
         table
         for table in context.table_key_to_table.values()
@@ -179,7 +188,7 @@ def tables_of(context: AutogenContext) -> list[Table]:
 
 
 def _dropped(upgrade: UpgradeOps) -> Iterator[Key]:
-    """Tables that go: their triggers are named, so that they come back with the table."""
+    """Yield dropped tables: their triggers are named, so that the downgrade creates them."""
     for operation in upgrade.ops:
         if isinstance(operation, DropTableOp):
             yield (operation.schema, str(operation.table_name))
@@ -195,8 +204,8 @@ def _dropped_columns(upgrade: UpgradeOps) -> set[tuple[Key, str]]:
     }
 
 
-def _without_default(context: AutogenContext, wanted: dict[Key, Expected]) -> set[Key]:
-    """Tables whose version was a number of ours and is to be one of the database's."""
+def _without_default(context: AutogenContext, wanted: dict[Key, ExpectedTable]) -> set[Key]:
+    """Return tables whose version, so far made by Python, will be made by the database."""
     found: set[Key] = set()
     for (schema, table), expected in wanted.items():
         if not expected.moves_by_trigger or not context.inspector.has_table(table, schema=schema):
@@ -208,11 +217,11 @@ def _without_default(context: AutogenContext, wanted: dict[Key, Expected]) -> se
 
 
 def _remade(context: AutogenContext, upgrade: UpgradeOps) -> set[Key]:
-    """Tables that Alembic's batch mode makes anew, without their triggers."""
+    """Return tables that Alembic's batch mode makes again, without their triggers."""
     assert context.dialect is not None
     options: dict[str, Any] = context.opts
-    anew = database_of(context.dialect).batch_makes_anew
-    if not anew or not options.get("render_as_batch", False):
+    remakes = database_of(context.dialect).batch_makes_anew
+    if not remakes or not options.get("render_as_batch", False):
         return set()
     return {
         (operation.schema, str(operation.table_name))

@@ -1,17 +1,17 @@
-"""What Alembic loads, whenever it is imported: the comparisons of autogenerate, by name only.
+"""The plug-in that Alembic loads whenever it is imported: autogenerate's comparisons, by name.
 
-Alembic imports this module while it is being imported itself, so nothing of it is imported here.
-A project switches the comparisons on in its ``env.py``::
+Alembic imports this module while it is being imported itself, so this module imports nothing of it.
+A project enables the comparisons in its ``env.py``::
 
     context.configure(..., autogenerate_plugins=["alembic.autogenerate.*", "optilock"])
 
-Without that line a warning says so, when Alembic writes a version column as any other column.
+Without that line there is a warning when Alembic writes a version column as any other column.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -21,47 +21,38 @@ if TYPE_CHECKING:
 
 def setup(plugin: Plugin) -> None:
     """Register the comparisons."""
-    from alembic.util import DispatchPriority  # loaded by now, whatever imports us
+    from alembic.util import DispatchPriority  # already loaded
 
     # After Alembic's own comparison of tables, whose operations they rewrite.
-    plugin.add_autogenerate_comparator(_compare_tables, "schema", priority=DispatchPriority.LAST)
     plugin.add_autogenerate_comparator(
-        _compare_default, "column", "server_default", priority=DispatchPriority.FIRST
+        _later("compare_tables"), "schema", priority=DispatchPriority.LAST
     )
-    # By its name among Alembic's own, which run without the line; after ours, where that is there.
+    plugin.add_autogenerate_comparator(
+        _later("compare_default"), "column", "server_default", priority=DispatchPriority.FIRST
+    )
+    # Its name puts it among Alembic's own comparisons, which need no line; it runs after ours.
     reminder = type(plugin)("alembic.autogenerate.optilock_reminder")
-    reminder.add_autogenerate_comparator(_remind, "schema", priority=DispatchPriority.LAST)
     reminder.add_autogenerate_comparator(
-        _compare_type, "column", "types", priority=DispatchPriority.FIRST
+        _later("remind_of_line"), "schema", priority=DispatchPriority.LAST
+    )
+    reminder.add_autogenerate_comparator(
+        _later("compare_type"), "column", "types", priority=DispatchPriority.FIRST
     )
 
 
-def _compare_tables(*arguments: Any) -> Any:
-    from optilock.alembic.autogenerate import compare_tables
+def _later(name: str) -> Callable[..., Any]:
+    """Return a comparator that imports its module when it is called."""
 
-    return compare_tables(*arguments)
+    def compare(*arguments: Any) -> Any:
+        from optilock.alembic import autogenerate
 
+        return getattr(autogenerate, name)(*arguments)
 
-def _remind(*arguments: Any) -> Any:
-    from optilock.alembic.autogenerate import remind_of_line
-
-    return remind_of_line(*arguments)
-
-
-def _compare_type(*arguments: Any) -> Any:
-    from optilock.alembic.autogenerate import compare_type
-
-    return compare_type(*arguments)
-
-
-def _compare_default(*arguments: Any) -> Any:
-    from optilock.alembic.autogenerate import compare_default
-
-    return compare_default(*arguments)
+    return compare
 
 
 class _Module(ModuleType):
-    """Alembic before 1.19.1 takes what it loads for a collection of modules: this is one of one."""
+    """A module that is also a collection of itself, as Alembic before 1.19.1 needs it."""
 
     def __iter__(self) -> Iterator[ModuleType]:
         yield self

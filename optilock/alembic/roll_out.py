@@ -8,16 +8,15 @@
     def downgrade() -> None:
         op.roll_back_version_column("parcels", Unique(), guard="bump")
 
-It is :func:`optilock.rollout.roll_out`: many short transactions, on connections of their own from
-the engine of the migration. What the script has done before it is therefore committed first, as
-Alembic's ``autocommit_block`` does it. Give it a revision of its own: if it is interrupted, the
-revision is run again and goes on where it stood. Where ``optilock migrate`` has been there before,
-it finds nothing to do.
+It runs :func:`optilock.rollout.roll_out`: many short transactions, on connections of their own from
+the engine of the migration. Earlier steps of the script are therefore committed first, as by
+Alembic's ``autocommit_block``. Give the operation a revision of its own: if it is interrupted, run
+the revision again, and it continues. If ``optilock migrate`` has run before, it has nothing to do.
 
-As text (``--sql``) there is nobody who could wait and try again: written is the plain ALTER TABLE
-with the same result, and a comment that says so. Nobody can be asked either which columns count for
-a guard trigger that ignores some: name them, ``columns=[...]``. On a connection they are compared
-with those of the table, so the script makes the same trigger, or there is none.
+With ``--sql`` a script cannot wait and try again. It gets the plain ALTER TABLE with the same
+result, and a comment about that. The script cannot find out either which columns count for a guard
+trigger that ignores some: name them, ``columns=[...]``. On a connection they are compared with the
+table's columns, so the script makes the same trigger, or raises an error.
 """
 
 from __future__ import annotations
@@ -26,33 +25,59 @@ import logging
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any, TypedDict, Unpack
 
 from alembic.operations import Operations
 from sqlalchemy import Connection
 
-from optilock.alembic import triggers as op
-from optilock.alembic.operation import Call, VersionOperation, connection_of, ways_of
+from optilock.alembic import operations as op
+from optilock.alembic.operations import (
+    Call,
+    VersionOperation,
+    connection_of,
+    pair,
+    register_as,
+    ways_of,
+)
 from optilock.alembic.version_column import VersionColumn
 from optilock.dialects import database_of
 from optilock.errors import ConfigurationError
-from optilock.rollout.attempts import LOCK_TIMEOUT as _LOCK_TIMEOUT
-from optilock.rollout.attempts import PATIENCE as _PATIENCE
-from optilock.rollout.attempts import require_column
+from optilock.rollout.attempts import LOCK_TIMEOUT, PATIENCE
 from optilock.rollout.fill import SHARE, pace_of
 from optilock.rollout.report import Silent
 from optilock.rollout.run import roll_out
-from optilock.rollout.target import completed, guard_of, require_counted, require_present
+from optilock.rollout.target import (
+    complete_guard,
+    guard_of,
+    require_column,
+    require_counted,
+    require_present,
+)
 from optilock.tokens import Token
 from optilock.tokens.guard_trigger import GuardTrigger, Policy
-from optilock.unit.retry import Seconds, in_seconds
+from optilock.unit.retries import Seconds, in_seconds
 
-_Roll = TypeVar("_Roll", bound="_RollOperation")
 _log = logging.getLogger("optilock")
 
 
+class Pace(TypedDict, total=False):
+    """How fast to work, and how long to wait for others."""
+
+    rate: float | None
+    batch: int | None
+    share: float
+    lock_timeout: Seconds
+    patience: Seconds
+    nodes: Sequence[str]
+
+
+_USUAL = Pace(
+    rate=None, batch=None, share=SHARE, lock_timeout=LOCK_TIMEOUT, patience=PATIENCE, nodes=()
+)
+
+
 class _RollOperation(VersionOperation):
-    """Both directions keep everything, so that each can make the other."""
+    """Both directions keep all arguments, so each can make the other."""
 
     def __init__(
         self,
@@ -62,32 +87,24 @@ class _RollOperation(VersionOperation):
         guard: Policy | None = None,
         ignore: Iterable[str] = (),
         columns: Iterable[str] = (),
-        rate: float | None = None,
-        batch: int | None = None,
-        share: float = SHARE,
-        lock_timeout: Seconds = _LOCK_TIMEOUT,
-        patience: Seconds = _PATIENCE,
-        nodes: Sequence[str] = (),
         schema: str | None = None,
+        **pace: Unpack[Pace],
     ) -> None:
+        if unknown := pace.keys() - _USUAL.keys():
+            raise TypeError(f"{self.verb}() has no argument {sorted(unknown)[0]!r}")
         require_column(token)
         self.table = table
         self.token = token
         self.guard = _counting(guard_of(table, token, schema, guard, ignore), columns)
-        pace_of(rate, batch, share)
-        self.pace: dict[str, Any] = {
-            "rate": rate,
-            "batch": batch,
-            "share": share,
-            "lock_timeout": in_seconds("lock_timeout", lock_timeout),
-            "patience": in_seconds("patience", patience),
-            "nodes": tuple(nodes),
-        }
+        given: Any = {**_USUAL, **pace}
+        pace_of(given["rate"], given["batch"], given["share"])
+        waits = {name: in_seconds(name, given[name]) for name in ("lock_timeout", "patience")}
+        self.pace: dict[str, Any] = {**given, **waits, "nodes": tuple(given["nodes"])}
         self.schema = schema
 
     @property
     def guarding(self) -> dict[str, Any]:
-        """``guard=`` and ``ignore=``, as they are given."""
+        """The arguments ``guard`` and ``ignore``."""
         if self.guard is None:
             return {"guard": None, "ignore": ()}
         return {"guard": self.guard.policy, "ignore": list(self.guard.ignore)}
@@ -101,9 +118,25 @@ class _RollOperation(VersionOperation):
         options["ignore"] = options["ignore"] or None
         return Call(self.verb, (self.table, self.token), options)
 
-    def _as(self, kind: type[_Roll]) -> _Roll:
+    @classmethod
+    def invoke(
+        cls,
+        operations: Any,
+        table: str,
+        token: Token,
+        *,
+        guard: Policy | None = None,
+        ignore: Iterable[str] = (),
+        columns: Iterable[str] = (),
+        schema: str | None = None,
+        **pace: Any,
+    ) -> None:
+        given: Any = {"guard": guard, "ignore": ignore, "columns": columns, **pace}
+        operations.invoke(cls(table, token, schema=schema, **given))
+
+    def reverse(self) -> Any:
         given = {**self.guarding, "columns": self.columns, **self.pace}
-        return kind(self.table, self.token, schema=self.schema, **given)
+        return self.opposite(self.table, self.token, schema=self.schema, **given)
 
 
 def _counting(guard: GuardTrigger | None, columns: Iterable[str]) -> GuardTrigger | None:
@@ -118,76 +151,35 @@ def _counting(guard: GuardTrigger | None, columns: Iterable[str]) -> GuardTrigge
     return replace(guard, columns=named)
 
 
-@Operations.register_operation("roll_out_version_column")
+@register_as("roll_out_version_column")
 class RollOutVersionColumn(_RollOperation):
-    """The column, its triggers, filled and NOT NULL, in short transactions."""
+    """Give a table that others are writing the column of ``token``, in short transactions.
 
-    verb = "roll_out_version_column"
+    Args:
+        guard: the policy of the guard trigger to create with it; None for no guard trigger.
+        ignore: columns whose change does not count for the guard trigger.
+        columns: all others, where some are ignored; needed for ``--sql``.
+        rate: rows a second at most.
+        batch: rows of a batch; None for as many as take 3 milliseconds.
+        share: the part of its time that it may work.
+        lock_timeout: seconds that a step waits for a lock before it tries again later.
+        patience: seconds to continue trying for one lock.
+        nodes: of a Galera cluster, ``host:port`` of every node as it is reached from here; without
+            them the addresses that the cluster reports.
 
-    @classmethod
-    def roll_out_version_column(
-        cls,
-        operations: Any,
-        table: str,
-        token: Token,
-        *,
-        guard: Policy | None = None,
-        ignore: Iterable[str] = (),
-        columns: Iterable[str] = (),
-        rate: float | None = None,
-        batch: int | None = None,
-        share: float = SHARE,
-        lock_timeout: Seconds = _LOCK_TIMEOUT,
-        patience: Seconds = _PATIENCE,
-        nodes: Sequence[str] = (),
-        schema: str | None = None,
-    ) -> None:
-        """Give a table that others are writing the column of ``token``.
-
-        Args:
-            guard: the policy of the guard trigger that comes with it; None for no such trigger.
-            ignore: columns whose change does not count for the guard trigger.
-            columns: all others, where some are ignored; needed for ``--sql``.
-            rate: rows a second at most.
-            batch: rows of a batch; None for as many as take 3 milliseconds.
-            share: the part of its time that it may work.
-            lock_timeout: seconds that a step waits for a lock before it tries again later.
-            patience: seconds to go on trying for one lock.
-            nodes: of a Galera cluster, ``host:port`` of every node as it is reached from here;
-                without them those that the cluster tells.
-
-        Raises:
-            ConfigurationError: no such table or column, no primary key, a column of that name with
-                another type; or the migration runs in a transaction that Alembic cannot end.
-            OptilockError: a lock was not to be had, or the user may not change the table. What was
-                done stays; running the revision again goes on.
-        """
-        operations.invoke(
-            cls(
-                table,
-                token,
-                guard=guard,
-                ignore=ignore,
-                columns=columns,
-                rate=rate,
-                batch=batch,
-                share=share,
-                lock_timeout=lock_timeout,
-                patience=patience,
-                nodes=nodes,
-                schema=schema,
-            )
-        )
+    Raises:
+        ConfigurationError: no such table or column, no primary key, a column of that name with
+            another type; or the migration runs in a transaction that Alembic cannot end.
+        OptilockError: a lock was not available, or the user may not change the table. Completed
+            steps stay; run the revision again to continue.
+    """
 
     def call(self) -> Call:
         call = super().call()
-        usual = {"share": SHARE, "lock_timeout": _LOCK_TIMEOUT, "patience": _PATIENCE}
-        pace = {n: None if value == usual.get(n) else value for n, value in self.pace.items()}
+        usual: dict[str, Any] = {**_USUAL}
+        pace = {name: None if value == usual[name] else value for name, value in self.pace.items()}
         pace["nodes"] = [*self.pace["nodes"]] or None
         return Call(call.name, call.arguments, {**call.options, **pace})
-
-    def reverse(self) -> RollBackVersionColumn:
-        return self._as(RollBackVersionColumn)
 
     def do(self, operations: Operations) -> None:
         connection = connection_of(operations)
@@ -212,35 +204,16 @@ class RollOutVersionColumn(_RollOperation):
             )
 
 
-@Operations.register_operation("roll_back_version_column")
+@register_as("roll_back_version_column")
 class RollBackVersionColumn(_RollOperation):
-    """The triggers and the column go."""
+    """Remove the triggers and the column that ``roll_out_version_column`` made.
 
-    verb = "roll_back_version_column"
+    Its arguments are the same; those about the pace are for the reverse.
 
-    @classmethod
-    def roll_back_version_column(
-        cls,
-        operations: Any,
-        table: str,
-        token: Token,
-        *,
-        guard: Policy | None = None,
-        ignore: Iterable[str] = (),
-        columns: Iterable[str] = (),
-        schema: str | None = None,
-    ) -> None:
-        """Take from a table what ``roll_out_version_column`` with these arguments gave it.
-
-        Raises:
-            ConfigurationError: no such table, no such column, a guard trigger that is not named.
-            OptilockError: the user may not change the table.
-        """
-        given: Any = {"guard": guard, "ignore": ignore, "columns": columns}
-        operations.invoke(cls(table, token, schema=schema, **given))
-
-    def reverse(self) -> RollOutVersionColumn:
-        return self._as(RollOutVersionColumn)
+    Raises:
+        ConfigurationError: no such table, no such column, a guard trigger that is not named.
+        OptilockError: the user may not change the table.
+    """
 
     def do(self, operations: Operations) -> None:
         table, schema, token = self.table, self.schema, self.token
@@ -256,9 +229,12 @@ class RollBackVersionColumn(_RollOperation):
         column.drop()
 
 
+pair(RollOutVersionColumn, RollBackVersionColumn)
+
+
 @contextmanager
 def _between_transactions(operations: Operations, table: str) -> Iterator[None]:
-    """With the migration's transaction ended, and another one begun afterwards."""
+    """End the migration's transaction, and begin another one after the block."""
     with ExitStack() as stack:
         try:
             stack.enter_context(operations.get_context().autocommit_block())
@@ -272,7 +248,7 @@ def _between_transactions(operations: Operations, table: str) -> Iterator[None]:
 
 
 def _schema_of(connection: Connection, table: str) -> str | None:
-    """The schema in which the migration's connection finds the table (``SET search_path``)."""
+    """Return the schema where the migration's connection finds the table (``SET search_path``)."""
     ways = database_of(connection.dialect).rollout()
     current = ways.schema_of(connection, table) or ways.current_schema(connection)
     return None if current == connection.dialect.default_schema_name else current
@@ -282,7 +258,7 @@ def _as_text(operations: Operations, operation: RollOutVersionColumn) -> None:
     context = operations.get_context()
     guard, table, token = operation.guard, operation.table, operation.token
     if guard is not None:
-        guard = completed(guard, None)
+        guard = complete_guard(guard, None)
     context.impl.static_output(
         "-- As text this is no roll-out: ALTER TABLE holds the table for as long as it takes."
     )
@@ -299,7 +275,7 @@ def _as_text(operations: Operations, operation: RollOutVersionColumn) -> None:
 
 
 class _Logged(Silent):
-    """Tells the log how far it is."""
+    """Progress as lines of the log."""
 
     def __init__(self, table: str) -> None:
         self.table = table

@@ -6,19 +6,17 @@
     op.change_version_column("accounts", Counter(), Unique())
     op.drop_version_column("accounts", Unique())
 
-Rows that are there get a first version, and so do the rows of programs that know of no version:
-the column has a default in the database. The mapping has none, because SQLAlchemy takes a server
-default for a sign that the database makes the versions; autogenerate knows that these belong
-together. A changed token begins anew: the versions that people have seen (ETags) are good no
-longer.
+Existing rows get a first version, and so do rows that programs without optilock insert: the column
+has a default in the database. The mapping has none, because SQLAlchemy takes a server default as a
+sign that the database makes the versions; autogenerate treats the two as equal. Changing the token
+starts new versions: clients' earlier versions (ETags) are no longer valid.
 
-The difference between the databases is whether they give a default that differs from row to row to
-the rows that are there: PostgreSQL and MariaDB do, in one statement; SQLite makes a new table
-(:mod:`optilock.dialects.sqlite.migrations`).
+PostgreSQL and MariaDB give existing rows a default that differs from row to row, in one statement.
+SQLite makes a new table (:mod:`optilock.dialects.sqlite.migrations`).
 
-For a table that is written all the time use ``op.roll_out_version_column``, which holds no lock for
-longer than a moment (:mod:`optilock.alembic.roll_out`). Where the version has been rolled out, the
-operation here finds the column and says so; autogenerate finds nothing to do.
+For a table that is written all the time use ``op.roll_out_version_column``, which holds each lock
+only for a moment (:mod:`optilock.alembic.roll_out`). After a roll-out, ``op.add_version_column``
+refuses the existing column, and autogenerate finds no difference.
 """
 
 from __future__ import annotations
@@ -26,154 +24,30 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from alembic.operations import Operations
 from sqlalchemy import Column, MetaData, Table, TextClause, literal_column, text, update
 
-from optilock.alembic.operation import (
+from optilock.alembic.operations import (
     Call,
-    VersionOperation,
+    TableOperation,
     connection_of,
-    look,
-    permitted,
+    explain_forbidden,
+    look_at_table,
+    pair,
+    register_as,
     ways_of,
 )
 from optilock.dialects import database_of
 from optilock.dialects.migrations import Target, Ways
-from optilock.dialects.values import plain, quoted, quoted_table
+from optilock.dialects.values import plain_ddl, quote_name, quote_table
 from optilock.errors import ConfigurationError
 from optilock.mapping.triggers import trigger_name
 from optilock.rollout.target import require_present
 from optilock.tokens import Token
 from optilock.tokens.guard_trigger import is_guard, read_mark, short_name
-
-
-class _ColumnOperation(VersionOperation):
-    def __init__(
-        self, table: str, token: Token, *, fill: str | None = None, schema: str | None = None
-    ) -> None:
-        self.table = table
-        self.token = token
-        self.fill = fill
-        self.schema = schema
-
-    def call(self) -> Call:
-        options = {"fill": self.fill, "schema": self.schema}
-        return Call(self.verb, (self.table, self.token), options)
-
-    def column(self, operations: Operations) -> VersionColumn:
-        return VersionColumn(operations, self.table, self.schema, self.token)
-
-
-@Operations.register_operation("add_version_column")
-class AddVersionColumn(_ColumnOperation):
-    """The column, filled and NOT NULL."""
-
-    verb = "add_version_column"
-
-    @classmethod
-    def add_version_column(
-        cls,
-        operations: Any,
-        table: str,
-        token: Token,
-        *,
-        fill: str | None = None,
-        schema: str | None = None,
-    ) -> None:
-        """Give a table the column of ``token``; rows that are there get a first version.
-
-        Args:
-            fill: an SQL expression for their version; needed for tokens that cannot make one.
-
-        Raises:
-            ConfigurationError: no such table, no primary key, a column of that name; nothing was
-                changed.
-            OptilockError: the user may not change the table.
-        """
-        operations.invoke(cls(table, token, fill=fill, schema=schema))
-
-    def reverse(self) -> DropVersionColumn:
-        return DropVersionColumn(self.table, self.token, fill=self.fill, schema=self.schema)
-
-    def do(self, operations: Operations) -> None:
-        self.column(operations).add(self.fill)
-
-
-@Operations.register_operation("drop_version_column")
-class DropVersionColumn(_ColumnOperation):
-    """The column goes; nobody checks the table's rows any more."""
-
-    @classmethod
-    def drop_version_column(
-        cls, operations: Any, table: str, token: Token, *, schema: str | None = None
-    ) -> None:
-        """Take the column of ``token`` from a table.
-
-        Raises:
-            ConfigurationError: no such table, no such column, one of another type.
-        """
-        operations.invoke(cls(table, token, schema=schema))
-
-    def call(self) -> Call:
-        return Call("drop_version_column", (self.table, self.token), {"schema": self.schema})
-
-    def reverse(self) -> AddVersionColumn:
-        return AddVersionColumn(self.table, self.token, fill=self.fill, schema=self.schema)
-
-    def do(self, operations: Operations) -> None:
-        self.column(operations).drop()
-
-
-@Operations.register_operation("change_version_column")
-class ChangeVersionColumn(_ColumnOperation):
-    """The column of one token becomes that of another."""
-
-    def __init__(
-        self,
-        table: str,
-        old: Token,
-        new: Token,
-        *,
-        fill: str | None = None,
-        schema: str | None = None,
-    ) -> None:
-        super().__init__(table, old, fill=fill, schema=schema)
-        self.new = new
-
-    @classmethod
-    def change_version_column(
-        cls,
-        operations: Any,
-        table: str,
-        old: Token,
-        new: Token,
-        *,
-        fill: str | None = None,
-        schema: str | None = None,
-    ) -> None:
-        """Replace the column of ``old`` by that of ``new``; every row gets a new first version.
-
-        A column of the same type keeps its versions, and gets the name and the default of ``new``.
-        Otherwise ``fill`` may say the first version of each row, also from the old one.
-
-        Raises:
-            ConfigurationError: as for ``add_version_column`` and ``drop_version_column``; nothing
-                was changed.
-        """
-        operations.invoke(cls(table, old, new, fill=fill, schema=schema))
-
-    def call(self) -> Call:
-        options = {"fill": self.fill, "schema": self.schema}
-        return Call("change_version_column", (self.table, self.token, self.new), options)
-
-    def reverse(self) -> ChangeVersionColumn:
-        return ChangeVersionColumn(self.table, self.new, self.token, schema=self.schema)
-
-    def do(self, operations: Operations) -> None:
-        self.column(operations).change(self.new, self.fill)
 
 
 @dataclass(frozen=True)
@@ -202,17 +76,20 @@ class VersionColumn:
         return ways_of(self.operations)
 
     def look(self) -> Target | None:
-        """The table as the database has it; None where there is no database (``--sql``)."""
-        return look(self.operations, self.table, self.schema, self.token)
+        """Return the table as the database has it; None with ``--sql``."""
+        return look_at_table(self.operations, self.table, self.schema, self.token)
 
     def add(self, fill: str | None) -> None:
-        """The column, filled and NOT NULL."""
+        """Add the column, filled and NOT NULL."""
         self._require_first(fill)
         target = self.look()
         self._require_absent(target)
         if target is not None:
             self.ways.check(target)
-        with permitted(self.operations, f"add {self.table}.{self.name}"), self._taken_back():
+        with (
+            explain_forbidden(self.operations, f"add {self.table}.{self.name}"),
+            self._taken_back(),
+        ):
             self._begin(fill)
             if fill is None and self.ways.fills_as_it_adds(self.token):
                 self._add(nullable=False)
@@ -227,16 +104,16 @@ class VersionColumn:
                 self._close()
 
     def drop(self) -> None:
-        """The column goes."""
+        """Drop the column."""
         self._require_droppable()
-        with permitted(self.operations, f"drop {self.table}.{self.name}"):
+        with explain_forbidden(self.operations, f"drop {self.table}.{self.name}"):
             self._drop()
 
     def change(self, token: Token, fill: str | None) -> None:
-        """Another token in the place of this one; a column of the same type keeps its versions.
+        """Replace the token by another one; a column of the same type keeps its versions.
 
-        Otherwise the new column is there and filled before the old one goes, so that nothing is
-        lost where it cannot be made.
+        Otherwise the new column is added and filled before the old one is dropped, so no version is
+        lost if that fails.
         """
         new = replace(self, token=token)
         same = fill is None and self._type() == new._type()
@@ -246,7 +123,7 @@ class VersionColumn:
         if self.name != new.name:
             new._require_absent(new.look())
         if same:
-            with permitted(self.operations, f"change {self.table}.{self.name}"):
+            with explain_forbidden(self.operations, f"change {self.table}.{self.name}"):
                 new._begin(None)
                 self._rename(new.name)
                 if type(self.token) is not type(token):
@@ -283,7 +160,7 @@ class VersionColumn:
             yield
         except BaseException:
             if connection_of(self.operations) is not None and self.ways.commits_each_step:
-                with suppress(Exception):  # what went wrong first is what the caller has to know
+                with suppress(Exception):  # the caller needs the first error
                     target = self.look()
                     if target is not None and target.column is not None:
                         self._drop()
@@ -293,11 +170,11 @@ class VersionColumn:
         if self.name == name:
             return
         dialect = self.operations.get_context().dialect
-        # Spelled out: alter_column() would make the table anew on SQLite, or want its type.
+        # As SQL: alter_column() would make a new table on SQLite, or need the column's type.
         self.operations.execute(
-            plain(
-                f"ALTER TABLE {quoted_table(dialect, self.table, self.schema)}"
-                f" RENAME COLUMN {quoted(dialect, self.name)} TO {quoted(dialect, name)}"
+            plain_ddl(
+                f"ALTER TABLE {quote_table(dialect, self.table, self.schema)}"
+                f" RENAME COLUMN {quote_name(dialect, self.name)} TO {quote_name(dialect, name)}"
             )
         )
         connection = connection_of(self.operations)
@@ -305,7 +182,7 @@ class VersionColumn:
             self.ways.after_rename(connection, self.table, self.schema, (self.name, name))
 
     def _set_default(self) -> None:
-        """Another default; the versions stay, because a number must not come twice."""
+        """Set another default; the versions stay, because a number must not be used twice."""
         if not self.ways.makes_tables_anew:
             self._alter(existing_nullable=False)
             return
@@ -317,7 +194,7 @@ class VersionColumn:
         beside._rename(self.name)
 
     def _close(self) -> None:
-        """NOT NULL, and the default; what is NULL gets the default first."""
+        """Make the column NOT NULL with its default, which NULLs get first."""
         target = self.look()
         if target is None or not self.ways.makes_tables_anew:
             self._alter(nullable=False)
@@ -344,7 +221,7 @@ class VersionColumn:
         return Table(self.table, MetaData(), *columns, schema=self.schema)
 
     def _beside(self) -> VersionColumn:
-        """The same under another name, while the old column is still there."""
+        """Return the same column under another name, while the old column is still there."""
         token = copy.copy(self.token)
         object.__setattr__(token, "column", short_name(f"optilock_{self.name}"))
         return replace(self, token=token)
@@ -352,10 +229,10 @@ class VersionColumn:
     def _type(self) -> str:
         return self.token.type().compile(self.operations.get_context().dialect)
 
-    # -- what is refused, before anything is changed -----------------------------------------
+    # -- refusals, before anything is changed ------------------------------------------------
 
     def _require_droppable(self) -> None:
-        """It is there, and no trigger is: every later UPDATE would fail at that one."""
+        """Require the column, without a trigger on it: later UPDATEs would fail at that trigger."""
         require_present(self.look(), self.table)
         connection = connection_of(self.operations)
         if connection is None:
@@ -390,7 +267,7 @@ class VersionColumn:
             raise ConfigurationError(
                 f"{self.token!r} cannot be added to {self.table} as text (--sql) on"
                 f" {self.operations.get_context().dialect.name}, where the table has to be made"
-                " anew from what it is: run the migration on the database, or use Counter()."
+                " again from the stored one: run the migration on the database, or use Counter()."
             )
 
     def _require_first(self, fill: str | None) -> None:
@@ -399,3 +276,106 @@ class VersionColumn:
                 f"{self.token!r} cannot make a version for the rows that {self.table} has already:"
                 " say which one, as an SQL expression: fill=\"'first'\". Nothing was changed."
             )
+
+
+# -- the operations --------------------------------------------------------------------------------
+
+
+@dataclass(eq=False)
+class _ColumnOperation(TableOperation):
+    #: A SQL expression for the first version of the rows that are there.
+    fill: str | None = field(default=None, kw_only=True)
+
+    def call(self) -> Call:
+        options = {"fill": self.fill, "schema": self.schema}
+        return Call(self.verb, (self.table, self.token), options)
+
+    def column(self, operations: Operations) -> VersionColumn:
+        return VersionColumn(operations, self.table, self.schema, self.token)
+
+
+@register_as("add_version_column")
+class AddVersionColumn(_ColumnOperation):
+    """Give a table the column of ``token``, filled and NOT NULL.
+
+    Args:
+        fill: a SQL expression for the version of rows that are there; needed for tokens that
+            cannot make one.
+
+    Raises:
+        ConfigurationError: no such table, no primary key, a column of that name; nothing was
+            changed.
+        OptilockError: the user may not change the table.
+    """
+
+    @classmethod
+    def invoke(
+        cls,
+        operations: Any,
+        table: str,
+        token: Token,
+        *,
+        fill: str | None = None,
+        schema: str | None = None,
+    ) -> None:
+        operations.invoke(cls(table, token, fill=fill, schema=schema))
+
+    def do(self, operations: Operations) -> None:
+        self.column(operations).add(self.fill)
+
+
+@register_as("drop_version_column")
+class DropVersionColumn(_ColumnOperation):
+    """Take the column of ``token`` from a table: its rows are not checked any more.
+
+    Raises:
+        ConfigurationError: no such table, no such column, one of another type.
+    """
+
+    def call(self) -> Call:
+        return Call(self.verb, (self.table, self.token), {"schema": self.schema})
+
+    def do(self, operations: Operations) -> None:
+        self.column(operations).drop()
+
+
+pair(AddVersionColumn, DropVersionColumn)
+
+
+@register_as("change_version_column")
+@dataclass(eq=False)
+class ChangeVersionColumn(_ColumnOperation):
+    """Replace the column of ``old`` by that of ``new``; every row gets a new first version.
+
+    A column of the same type keeps its versions, and gets the name and the default of ``new``.
+    Otherwise ``fill`` may be the first version of each row, also computed from the old one.
+
+    Raises:
+        ConfigurationError: as for ``add_version_column`` and ``drop_version_column``; nothing was
+            changed.
+    """
+
+    new: Token
+
+    @classmethod
+    def invoke(  # type: ignore[override]
+        cls,
+        operations: Any,
+        table: str,
+        old: Token,
+        new: Token,
+        *,
+        fill: str | None = None,
+        schema: str | None = None,
+    ) -> None:
+        operations.invoke(cls(table, old, new, fill=fill, schema=schema))
+
+    def call(self) -> Call:
+        options = {"fill": self.fill, "schema": self.schema}
+        return Call(self.verb, (self.table, self.token, self.new), options)
+
+    def reverse(self) -> ChangeVersionColumn:
+        return ChangeVersionColumn(self.table, self.new, self.token, schema=self.schema)
+
+    def do(self, operations: Operations) -> None:
+        self.column(operations).change(self.new, self.fill)

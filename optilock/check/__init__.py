@@ -1,4 +1,4 @@
-"""Look at an application's models and its database: would a lost update be noticed everywhere?
+"""Find places in an application's models and database where a lost update would stay silent.
 
 ::
 
@@ -10,20 +10,18 @@
 
     findings = check_routes(app)            # or: optilock check --app shop.web:app
 
-Nothing is changed. Each :class:`Finding` says how bad it is, what it is about, what was found, and
-what to do. The command's exit code is 1 when there is an error among them.
+Nothing is changed. Each :class:`Finding` has a severity, a subject, a message and an advice. The
+command's exit code is 1 if there is an error among them.
 
 ============  ======================================================================================
 subjects      classes, their tables, and what the database has of these tables
-findings      what is found, and how bad it is
-classes       what is asked of each class
-tables        what is asked of each table
-versions      what is asked of the column that holds a version
-triggers      what is asked of a table's triggers, and of foreign keys that fire none
-rows          what is asked of the rows
-revisions     what is asked of Alembic's revisions
-routes        what is asked of the routes of a web application
-run           all of it, and the driver's settings
+findings      a finding and its severity
+classes       checks of each class, of its values, and of the versions in its rows
+tables        checks of each table, and of the column that holds a version
+triggers      checks of a table's triggers, and of foreign keys that fire none
+revisions     checks of Alembic's revisions
+routes        checks of the routes of a web application
+run           all of them, and the driver's settings
 command       ``optilock check``
 ============  ======================================================================================
 """

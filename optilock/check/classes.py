@@ -1,38 +1,57 @@
-"""What is asked of each class: has it a version, which moves when it should? Do its values compare?
+"""Checks of each class: its version moves as it should, its values compare, its rows have versions.
 
-Columns whose values cannot be told from what they were are written by every save, or conflict. A
-type is asked with a value and its copy. Whether the application's own values know each other is
-seen only in the data: of tables with columns that keep objects a few rows are read twice, and each
-value has to equal itself. A pickled object without ``__eq__`` does not.
+A column whose values do not equal themselves is written by every save, or conflicts. A type is
+checked with a value and its copy. Objects of the application's own are checked in the data: a few
+rows of tables with such columns are read twice, and each value has to equal itself. A pickled
+object without ``__eq__`` does not.
+
+Rows are counted only where versions may be missing or repeated: not for NULL in a column that is
+NOT NULL. One statement reads many tables.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
 
-from sqlalchemy import Column, Connection, Dialect, Table, select, types
+from sqlalchemy import (
+    Column,
+    CompoundSelect,
+    Connection,
+    Dialect,
+    ScalarSelect,
+    Table,
+    Uuid,
+    func,
+    literal_column,
+    select,
+    types,
+    union_all,
+)
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Mapper
 
-from optilock.check.findings import Finding, error, note, warning
-from optilock.check.versions import keeps_microseconds
+from optilock.check.findings import Finding, error, note, unreadable_finding, warning
+from optilock.check.subjects import CheckedTable
+from optilock.check.tables import keeps_microseconds
 from optilock.dialects.catalogue import StoredColumn, StoredTable
-from optilock.mapped import facts, same
-from optilock.mapping.compared import compared_names
+from optilock.mapped import facts
+from optilock.mapping.original_values import compared_names
+from optilock.serialize import is_same_value
 from optilock.undocumented.connections import reads_json_itself
 from optilock.versioned import Versioned
 
 
 def check_mapping(mapper: Mapper[Any]) -> Iterator[Finding]:
-    """Is there a version, and does anything make it move, or conflict, without need?"""
+    """Find a missing version, and columns that move it or conflict without need."""
     name = mapper.class_.__name__
     if not facts(mapper).guarded:
         if facts(mapper).forgotten:
             yield warning(
                 "no-version",
                 name,
-                "The class has no version: the last writer wins, and nobody is told.",
+                "The class has no version: the last write wins, silently.",
                 "Add the mixin optilock.Versioned, if its rows have more than one writer."
                 " Otherwise say so: __version_token__ = None.",
             )
@@ -49,7 +68,7 @@ def check_mapping(mapper: Mapper[Any]) -> Iterator[Finding]:
 
 
 def _moving_by_itself(mapper: Mapper[Any]) -> Iterator[Finding]:
-    """Compared columns that every save writes: then any two saves conflict."""
+    """Find compared columns that every save writes: any two saves conflict."""
     compared = compared_names(mapper, changed=(), deleting=True)
     for attribute, column in facts(mapper).columns.items():
         written = column.onupdate is not None or column.server_onupdate is not None
@@ -77,14 +96,14 @@ def _too_coarse(mapper: Mapper[Any]) -> Iterator[Finding]:
             )
 
 
-#: Rows that are read.
+#: Rows that are read of each table.
 _ROWS = 20
 
 
 def check_values(
     connection: Connection, mapper: Mapper[Any], stored: Mapping[Table, StoredTable]
 ) -> Iterator[Finding]:
-    """Look at the columns of a class with a version."""
+    """Find columns of a class with a version whose values change by themselves."""
     if not facts(mapper).guarded:
         return
     compared = compared_names(mapper, changed=(), deleting=True)
@@ -95,28 +114,30 @@ def check_values(
         if name not in inherited and column not in facts(mapper).ignored
     }
     yield from _never_equal(connection, mapper, columns, compared, stored)
-    for name in compared:
-        column = columns.get(name)
-        there = None if column is None else _stored(stored, column)
-        if column is None or there is None:
-            continue
-        about = f"{mapper.class_.__name__}.{name}"
-        if there.moves_by_itself and column.onupdate is None:
-            yield warning(
-                "rewritten",
-                about,
-                "The database changes the column in every UPDATE, and its value is compared: any"
-                " two writers conflict.",
-                "Name it in __version_ignore__, or compare other columns.",
-            )
-        if isinstance(column.type, types.DateTime) and not keeps_microseconds(there):
-            yield warning(
-                "resolution",
-                about,
-                "The column keeps less than microseconds, and its value is compared: a time that"
-                " was rounded is not the one that the program has.",
-                "Change it to a type with six digits (DATETIME(6), TIMESTAMP(6)).",
-            )
+    for name in sorted(columns.keys() & compared):
+        there = _stored(stored, columns[name])
+        if there is not None:
+            yield from _changed(f"{mapper.class_.__name__}.{name}", columns[name], there)
+
+
+def _changed(about: str, column: Column[Any], there: StoredColumn) -> Iterator[Finding]:
+    """Find a compared column that the database changes or rounds."""
+    if there.moves_by_itself and column.onupdate is None:
+        yield warning(
+            "rewritten",
+            about,
+            "The database changes the column in every UPDATE, and its value is compared: any two"
+            " writers conflict.",
+            "Name it in __version_ignore__, or compare other columns.",
+        )
+    if isinstance(column.type, types.DateTime) and not keeps_microseconds(there):
+        yield warning(
+            "resolution",
+            about,
+            "The column keeps less than microseconds, and its value is compared: a time that was"
+            " rounded is not the one that the program has.",
+            "Change it to a type with six digits (DATETIME(6), TIMESTAMP(6)).",
+        )
 
 
 def _never_equal(
@@ -139,7 +160,7 @@ def _never_equal(
             + (
                 "it is compared, so every write of such a row is a conflict."
                 if conflicts
-                else "whoever assigns it writes the row and moves the version, also where nothing"
+                else "assigning it writes the row and moves the version, also where nothing"
                 " has changed."
             ),
             "Give the value's class an __eq__, or the type a comparator"
@@ -148,7 +169,7 @@ def _never_equal(
 
 
 def _keeps_objects(kind: types.TypeEngine[Any], dialect: Dialect) -> bool:
-    """Can its values be objects of the application's? What SQLAlchemy makes of them is equal."""
+    """Return whether values may be objects of the application; SQLAlchemy's own ones are equal."""
     if isinstance(kind, types.ARRAY):
         return _keeps_objects(kind.item_type, dialect)
     if isinstance(kind, types.JSON) and reads_json_itself(dialect):
@@ -158,7 +179,7 @@ def _keeps_objects(kind: types.TypeEngine[Any], dialect: Dialect) -> bool:
 
 
 def _equals_its_copy(column: Column[Any]) -> bool:
-    """Asked of types that keep objects; the others compare what Python compares."""
+    """Return whether a value of a type that keeps objects equals its copy; others always do."""
     if not isinstance(column.type, (types.PickleType, types.JSON)):
         return True
     value = {"a": [1, "b"]}
@@ -169,19 +190,24 @@ def _equals_its_copy(column: Column[Any]) -> bool:
 
 
 def _unequal_in_data(connection: Connection, columns: Mapping[str, Column[Any]]) -> set[str]:
-    """Of each table a few rows, twice."""
+    """Read a few rows of each table twice; return the columns with unequal values."""
     unequal: set[str] = set()
     for table in {column.table for column in columns.values()}:
         of_table = {n: c for n, c in columns.items() if c.table is table and not c.primary_key}
-        keys = list(table.primary_key)
-        if not of_table or not keys or not isinstance(table, Table):
-            continue
-        first, second = (_rows(connection, keys, list(of_table.values())) for _ in range(2))
-        for key in first.keys() & second.keys():
-            for name, a, b in zip(of_table, first[key], second[key], strict=True):
-                if a is not None and b is not None and not _same(of_table[name], a, b):
-                    unequal.add(name)
+        if of_table and isinstance(table, Table) and table.primary_key.columns:
+            unequal.update(_unequal_in_table(connection, table, of_table))
     return unequal
+
+
+def _unequal_in_table(
+    connection: Connection, table: Table, columns: Mapping[str, Column[Any]]
+) -> Iterator[str]:
+    keys = list(table.primary_key)
+    first, second = (_rows(connection, keys, list(columns.values())) for _ in range(2))
+    for key in first.keys() & second.keys():
+        for name, a, b in zip(columns, first[key], second[key], strict=True):
+            if a is not None and b is not None and not is_same_value(columns[name], a, b):
+                yield name
 
 
 def _rows(
@@ -196,14 +222,88 @@ def _rows(
         return {}
 
 
-def _same(column: Column[Any], a: Any, b: Any) -> bool:
-    try:
-        return same(column, a, b)
-    except Exception:  # what cannot be compared is no finding of ours
-        return True
-
-
 def _stored(stored: Mapping[Table, StoredTable], column: Column[Any]) -> StoredColumn | None:
     table: Any = column.table
     there = stored.get(table)
     return None if there is None else there.column(column.name)
+
+
+# -- versions in the rows --------------------------------------------------------------------------
+
+#: Counts that one statement takes (SQLite: 500 at most).
+_AT_ONCE = 100
+
+
+class _Question(NamedTuple):
+    """A number of rows that should be 0, and the finding if it is not."""
+
+    name: str
+    number: ScalarSelect[int]
+    finding: Callable[[int], Finding]
+
+
+def check_rows(connection: Connection, seen: Iterable[CheckedTable]) -> Iterator[Finding]:
+    """Count rows without a version, and random versions that occur twice."""
+    asked = [question for one in seen for question in _questions(one)]
+    for start in range(0, len(asked), _AT_ONCE):
+        yield from _answered(connection, asked[start : start + _AT_ONCE])
+
+
+def _questions(seen: CheckedTable) -> Iterator[_Question]:
+    if seen.version is None:
+        return  # the table's check says so
+    name, token, column = seen.version
+    if column.nullable:
+        yield _Question(name, _missing(token), lambda number: _null_versions(seen, name, number))
+    if isinstance(token.type, Uuid):
+        yield _Question(name, _repeated(token), lambda number: _repeated_versions(name, number))
+
+
+def _answered(connection: Connection, asked: list[_Question]) -> Iterator[Finding]:
+    if not asked:
+        return
+    counts: CompoundSelect[Any] = union_all(
+        *(select(literal_column(str(n)), question.number) for n, question in enumerate(asked))
+    )
+    try:
+        answers = connection.execute(counts).all()
+    except DBAPIError as refusal:
+        connection.rollback()
+        if len(asked) == 1:
+            yield unreadable_finding(asked[0].name, refusal)
+            return
+        for question in asked:
+            yield from _answered(connection, [question])
+        return
+    for n, number in answers:
+        if number:
+            yield asked[n].finding(number)
+
+
+def _missing(token: Column[Any]) -> ScalarSelect[int]:
+    rows = select(func.count()).select_from(token.table).where(token.is_(None))
+    return rows.scalar_subquery()
+
+
+def _repeated(token: Column[Any]) -> ScalarSelect[int]:
+    groups = select(token).where(token.is_not(None)).group_by(token).having(func.count() > 1)
+    return select(func.count()).select_from(groups.subquery()).scalar_subquery()
+
+
+def _null_versions(seen: CheckedTable, name: str, number: int) -> Finding:
+    rows = "1 row has" if number == 1 else f"{number} rows have"
+    return error(
+        "null-versions",
+        name,
+        f"{rows} no version: writing one of them is refused.",
+        f"{seen.subject.roll_out}: it fills them beside the writers.",
+    )
+
+
+def _repeated_versions(name: str, number: int) -> Finding:
+    return warning(
+        "repeated-versions",
+        name,
+        f"{number} random versions are carried by more than one row: something copies them.",
+        "Look for INSERT … SELECT and for rows that are cloned with their version.",
+    )

@@ -1,4 +1,4 @@
-"""``optilock check``. Exit codes: 0 no error found, 1 errors found, 2 bad input."""
+"""The command ``optilock check``. Exit codes: 0 no error found, 1 errors found, 2 bad input."""
 
 from __future__ import annotations
 
@@ -52,17 +52,17 @@ def check(
     application: str | None,
     as_json: bool,
 ) -> None:
-    """Look at MODELS and their database: would a lost update be noticed everywhere?
+    """Find places in MODELS and their database where a lost update would stay silent.
 
     MODELS are modules, or names in them: shop.models, shop.models:Base. Nothing is changed.
 
-    With --engine the settings of the application's engine are looked at as well (AUTOCOMMIT,
-    prepared statements); a --url is connected to as SQLAlchemy does by default.
+    --engine also checks the settings of the application's engine (AUTOCOMMIT, prepared statements);
+    a --url is connected to as SQLAlchemy does by default.
 
-    Revisions of Alembic are read, not run: those that import the models are named.
+    Revisions of Alembic are read, not run: those that import the models are reported.
 
-    With --app the routes of a web application are looked at, too, or alone, without MODELS: which
-    of them write, and compare no condition of the request?
+    --app also checks the routes of a web application, with MODELS or without: it reports routes
+    that write and compare no condition of the request.
     """
     if not models and application is None:
         _bad_input("Name MODELS (shop.models, shop.models:Base), or --app shop.web:app.")
@@ -96,7 +96,7 @@ def _of_models(
 
 
 def _engine(url: str | None, made: str | None) -> Engine | AsyncEngine:
-    """The database that one of the two options names."""
+    """Return the engine of the one option that is given."""
     if url is not None and made is None:
         return engine_of(url)
     if made is None or url is not None:
@@ -114,7 +114,7 @@ def _engine(url: str | None, made: str | None) -> Engine | AsyncEngine:
 
 
 def _imported(name: str) -> Any:
-    """A module, or something in it; looked for in the working directory as well."""
+    """Import a module, or a name in it; the working directory is searched as well."""
     module, _, attribute = name.partition(":")
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
@@ -143,7 +143,7 @@ def _show(findings: Sequence[Finding], nothing: str) -> None:
         return
     table = Table(show_lines=True)
     for title in ("", "what", "about", "found", "do"):
-        table.add_column(title, overflow="fold")  # a name that is cut off helps nobody
+        table.add_column(title, overflow="fold")  # a name that is cut off is of no use
     for finding in findings:
         table.add_row(
             f"[{_STYLES[finding.severity]}]{finding.severity}[/]",

@@ -1,4 +1,4 @@
-"""One thing that was found, and how bad it is."""
+"""A finding, its severity, and functions that make one."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from enum import StrEnum
 
 from sqlalchemy.exc import DBAPIError
 
-from optilock.dialects.weaknesses import Weakness
+from optilock.dialects.catalogue import Weakness
 
 
 class Severity(StrEnum):
-    """How bad it is."""
+    """How bad a finding is."""
 
     #: A lost update can happen, or a write fails, although everything looks protected.
     ERROR = "error"
-    #: It works, and something makes it weaker than it looks.
+    #: It works, but the protection is weaker than it looks.
     WARNING = "warning"
     #: Good to know.
     NOTE = "note"
@@ -23,7 +23,7 @@ class Severity(StrEnum):
 
 @dataclass(frozen=True)
 class Finding:
-    """What was found, and what to do about it."""
+    """A place where the protection is weak or missing, and an advice."""
 
     #: A short name that stays the same, for programs: ``"no-version"``.
     code: str
@@ -46,17 +46,17 @@ def note(code: str, subject: str, message: str, advice: str) -> Finding:
     return Finding(code, Severity.NOTE, subject, message, advice)
 
 
-def weak(found: Weakness, subject: str) -> Finding:
-    """What a database says of itself."""
+def weakness_finding(found: Weakness, subject: str) -> Finding:
+    """Return the finding for a weakness that a database's own check reports."""
     kind = error if found.severe else warning
     return kind(found.code, subject, found.message, found.advice)
 
 
-def unreadable(name: str, error: DBAPIError) -> Finding:
-    """What the user of the connection may not look at."""
+def unreadable_finding(name: str, error: DBAPIError) -> Finding:
+    """Return the finding for an object that the user of the connection may not read."""
     return warning(
         "unreadable",
         name,
-        f"It could not be read ({type(error.orig).__name__}), so nobody knows what is in it.",
+        f"It could not be read ({type(error.orig).__name__}), so its content is unknown.",
         "Check as a user who may read the table.",
     )

@@ -1,10 +1,10 @@
 """Revisions of Alembic that import the models as they are today.
 
 A revision that changes data was written when the classes had fewer columns. On a fresh database it
-runs at its place again, before later revisions add what the classes of today select: their version,
-for example. Then every query fails (``no such column``), and the database cannot be set up.
+runs again before later revisions add the columns that today's classes select, for example their
+version. Then every query fails (``no such column``), and the database cannot be set up.
 
-The files are parsed and never run. What a revision imports by way of another module is not seen.
+The files are parsed and never run. Imports through another module are not found.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from optilock.check.findings import Finding, warning
 from optilock.errors import ConfigurationError
 from optilock.mapped import facts
 
-# -- what is imported -----------------------------------------------------------------------------
+# -- imports --------------------------------------------------------------------------------------
 
 
 def check_revisions(mappers: Iterable[Mapper[Any]], folders: Iterable[Path]) -> Iterator[Finding]:
-    """Look at all revisions below these folders."""
+    """Check all revisions below these folders."""
     live = _Live([mapper for mapper in mappers if facts(mapper).guarded])
     for folder in folders:
         for path in sorted(folder.rglob("*.py")):
@@ -47,8 +47,7 @@ def _of_file(path: Path, folder: Path, live: _Live) -> Iterator[Finding]:
         yield warning(
             "unreadable",
             name,
-            f"The revision cannot be read ({type(error).__name__}), so nobody knows what it"
-            " imports.",
+            f"The revision cannot be read ({type(error).__name__}), so its imports are unknown.",
             "Look at the file.",
         )
         return
@@ -75,15 +74,8 @@ _What = tuple[str, str | None]
 
 
 def _imports(node: ast.AST) -> Iterator[tuple[int, _What]]:
-    """Lines, and what they import, wherever in the file; not what only type checkers read."""
-    if isinstance(node, ast.Import):
-        yield from ((node.lineno, (one.name, None)) for one in node.names)
-    elif isinstance(node, ast.ImportFrom) and not node.level:
-        yield from ((node.lineno, (node.module or "", one.name)) for one in node.names)
-    elif isinstance(node, ast.Call) and _is_import(node.func) and node.args:
-        [first, *_] = node.args
-        if isinstance(first, ast.Constant) and isinstance(first.value, str):
-            yield node.lineno, (first.value, None)
+    """Yield lines and their imports, anywhere in the file but under ``TYPE_CHECKING``."""
+    yield from ((node.lineno, what) for what in _imported_by(node))  # type: ignore[attr-defined]
     parts = ast.iter_child_nodes(node)
     if isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING"):
         parts = iter(node.orelse)
@@ -91,12 +83,22 @@ def _imports(node: ast.AST) -> Iterator[tuple[int, _What]]:
         yield from _imports(part)
 
 
+def _imported_by(node: ast.AST) -> Iterator[_What]:
+    match node:
+        case ast.Import(names=names):
+            yield from ((one.name, None) for one in names)
+        case ast.ImportFrom(module=module, names=names, level=0):
+            yield from ((module or "", one.name) for one in names)
+        case ast.Call(func=func, args=[ast.Constant(value=str(name)), *_]) if _is_import(func):
+            yield name, None
+
+
 def _is_import(called: ast.expr) -> bool:
     return ast.unparse(called).rpartition(".")[2] in ("import_module", "__import__")
 
 
 class _Live:
-    """What moves with the classes that have a version."""
+    """Classes with a version, and the modules, tables and metadata that contain them."""
 
     def __init__(self, mappers: Collection[Mapper[Any]]) -> None:
         self.classes = {mapper.class_ for mapper in mappers}
@@ -105,16 +107,16 @@ class _Live:
         self.modules = {cls.__module__ for cls in self.classes}
 
     def has(self, module: str, name: str | None) -> bool:
-        """Does the import bring one of them?"""
+        """Return whether an import contains one of them."""
         if name is None or name == "*":
             return self._holds(module)
         if self._holds(f"{module}.{name}"):
             return True
-        there = sys.modules.get(module)  # as it is: asking for an attribute may import more
+        there = sys.modules.get(module)  # getattr() could import more
         return there is not None and self._is_one(vars(there).get(name))
 
     def _holds(self, module: str) -> bool:
-        """The module that defines a class, or a package that shows it."""
+        """Return whether the module defines a class, or a package exports it."""
         there = sys.modules.get(module)
         return module in self.modules or (
             there is not None and any(map(self._is_one, list(vars(there).values())))
@@ -128,7 +130,7 @@ class _Live:
         return isinstance(value, type) and (value in self.classes or self._is_base(value))
 
     def _is_base(self, value: type[Any]) -> bool:
-        """The declarative base, whose metadata has the tables."""
+        """Return whether a class is a declarative base whose metadata has the tables."""
         metadata = getattr(value, "metadata", None)
         return isinstance(metadata, MetaData) and metadata in self.metadata
 
@@ -137,13 +139,13 @@ class _Live:
 
 
 def settings_here() -> Path | None:
-    """The settings of Alembic in the working directory, if they lead to revisions."""
+    """Return Alembic's settings in the working directory, if they lead to revisions."""
     files = (Path(name) for name in ("alembic.ini", "pyproject.toml"))
     return next((file for file in files if _of_settings(file)), None)
 
 
 def folders_of(alembic: str | os.PathLike[str]) -> list[Path]:
-    """The folders of revisions that ``alembic`` names: one of them, or a file of settings.
+    """Return the folders of revisions; ``alembic`` is a folder or a file of settings.
 
     Raises:
         ConfigurationError: there are none.
@@ -163,7 +165,7 @@ def _of_folder(path: Path) -> list[Path]:
 
 
 def _of_settings(file: Path) -> list[Path]:
-    """What Alembic's own settings say; nothing where they cannot be read."""
+    """Return the folders in Alembic's own settings; none where these cannot be read."""
     settings = _settings(file)
     script = settings.get("script_location")
     named = settings.get("version_locations") or []
@@ -181,9 +183,9 @@ def _settings(file: Path) -> dict[str, Any]:
     here = str(file.parent.resolve())
     try:
         if file.suffix == ".toml":
-            known = tomllib.loads(file.read_text(encoding="utf-8"))
-            said = known.get("tool", {}).get("alembic", {})
-            return {name: _with_here(value, here) for name, value in said.items()}
+            settings = tomllib.loads(file.read_text(encoding="utf-8"))
+            own = settings.get("tool", {}).get("alembic", {})
+            return {name: _with_here(value, here) for name, value in own.items()}
         parser = configparser.ConfigParser({"here": here})
         parser.read_string(file.read_text(encoding="utf-8"))
         return dict(parser["alembic"]) if "alembic" in parser else {}
@@ -204,7 +206,7 @@ def _split(named: str, separator: str | None) -> list[str]:
 
 
 def _folder(named: str, beside: Path) -> Path | None:
-    """From the working directory, as Alembic reads it, or from that of the settings."""
+    """Return the folder, relative to the working directory as in Alembic, or to the settings."""
     package, colon, within = named.partition(":")
     if colon and re.fullmatch(r"\w+(\.\w+)*", package) and within[:1] not in ("/", "\\"):
         spec = find_spec(package)

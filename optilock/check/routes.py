@@ -1,22 +1,23 @@
-"""Which routes of a web application write, and compare no condition of the request?
+"""Checks of a web application's routes: those that write should compare the request's condition.
 
 ::
 
     $ optilock check --app shop.web:app
 
-A route writes if it answers PUT, PATCH or DELETE. A POST mostly makes something new, which has
-nothing to compare: it is a note. A route is protected if a function of it, a dependency included,
+A route writes if it answers PUT, PATCH or DELETE. A POST mostly creates something, which has
+nothing to compare: it is a note. A route is protected if one of its functions, or dependencies,
 
-* takes ``Conditions`` and uses them (FastAPI, Litestar), or asks for them (Starlette, Flask);
-* calls what compares: ``expect``, ``apply``, ``merge_changes``, an entity operation, ``evaluate``;
-* writes in a unit with ``require_conditions=True``; or says ``overwrite``.
+* takes ``Conditions`` and uses them (FastAPI, Litestar), or calls for them (Starlette, Flask);
+* calls a function that compares: ``expect``, ``apply``, ``merge_changes``, an entity operation,
+  ``evaluate``;
+* writes in a unit with ``require_conditions=True``; or calls ``overwrite``.
 
-The functions are read and not run: what they name, and what the functions name that they call by a
-plain name. What is called through an object is not seen. A route that is meant to demand nothing
-says so with the decorator :func:`optilock.web.conditions.unconditional`.
+The functions are read, not run: the names in them, and in functions that they call by a plain name.
+Calls through an object are not found. For a route without conditions on purpose use the decorator
+:func:`optilock.web.conditions.unconditional`.
 
-FastAPI, Starlette, Litestar and Flask are known by the names of their classes, so that nothing is
-imported that the application has not imported.
+FastAPI, Starlette, Litestar and Flask are recognised by the names of their classes, so only modules
+that the application has imported are needed.
 """
 
 from __future__ import annotations
@@ -29,14 +30,12 @@ from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 from optilock.check.findings import Finding, error, note, warning
-from optilock.errors import ConfigurationError, described
+from optilock.errors import ConfigurationError, describe
 from optilock.web.conditions import UNCONDITIONAL
 from optilock.web.units import REQUIRES
 
-__all__ = ["check_routes"]
-
 _WRITES = ("PUT", "PATCH", "DELETE", "POST")
-#: Names of optilock that compare, or say that nothing is to be compared.
+#: Names of optilock that compare, or declare that there is nothing to compare.
 _COMPARE = frozenset(
     {
         "apply", "bulk_delete", "bulk_update", "compared", "conditions_of", "delete", "evaluate",
@@ -45,7 +44,7 @@ _COMPARE = frozenset(
     }
 )  # fmt: skip
 _READS = "_optilock_reads_conditions"
-#: Calls that are followed, one inside of another.
+#: The depth of nested calls that are followed.
 _DEPTH = 6
 
 Function = Callable[..., Any]
@@ -58,13 +57,13 @@ class Route:
     method: str
     path: str
     functions: tuple[Function, ...]
-    #: Functions that are given conditions, each with the name of the parameter.
+    #: Functions that take conditions, each with the name of the parameter.
     given: tuple[tuple[Function, str], ...] = ()
 
 
 @dataclass
 class _App:
-    """What was found of an application."""
+    """The parts of an application that are checked."""
 
     kind: str
     installed: bool
@@ -72,14 +71,14 @@ class _App:
 
 
 def check_routes(app: Any) -> Iterator[Finding]:
-    """What is to be said of an application's routes.
+    """Check an application's routes.
 
     Args:
         app: of FastAPI, Starlette, Litestar or Flask; or a function without arguments that makes
             one.
 
     Raises:
-        ConfigurationError: it is none.
+        ConfigurationError: it is no such application.
     """
     found = _read(_made(app))
     if not found.installed:
@@ -120,31 +119,28 @@ def _of_route(route: Route) -> Iterator[Finding]:
     )
 
 
-# -- what a function does --------------------------------------------------------------------------
+# -- the code of a function ------------------------------------------------------------------------
 
 
 def _is_protected(function: Any, seen: set[Any], depth: int) -> bool:
     if hasattr(function, UNCONDITIONAL) or hasattr(function, REQUIRES):
         return True
-    if _asks_for_every_row(function):
+    if _is_unit_requiring_conditions(function):
         return True
     plain = _plain(function)
     if plain is None or plain in seen or not depth:
         return False
     seen.add(plain)
-    if _asks_in(plain.__code__):
-        return True
     names = _names(plain.__code__)
-    for value in _named_by(plain, names):
-        if _compares(value, names) or (
-            _is_of_application(value) and _is_protected(value, seen, depth - 1)
-        ):
-            return True
-    return False
+    return _opens_requiring_unit(plain.__code__) or any(
+        _compares(value, names)
+        or (_is_of_application(value) and _is_protected(value, seen, depth - 1))
+        for value in _named_by(plain, names)
+    )
 
 
 def _plain(function: Any) -> FunctionType | None:
-    """The function that is behind decorators, methods and objects that can be called."""
+    """Return the function behind decorators, methods and callable objects."""
     function = inspect.unwrap(getattr(function, "func", function))
     if isinstance(function, MethodType):
         function = function.__func__
@@ -164,8 +160,8 @@ def _names(code: CodeType) -> set[str]:
     return {name for one in _codes(code) for name in (*one.co_names, *one.co_freevars)}
 
 
-def _asks_in(code: CodeType) -> bool:
-    """Does it open a unit with ``require_conditions``?"""
+def _opens_requiring_unit(code: CodeType) -> bool:
+    """Return whether the code opens a unit with ``require_conditions``."""
     return any(
         isinstance(named, tuple) and "require_conditions" in named
         for one in _codes(code)
@@ -173,8 +169,8 @@ def _asks_in(code: CodeType) -> bool:
     )
 
 
-def _asks_for_every_row(function: Any) -> bool:
-    """Is it decorated with ``unit_of_work(..., require_conditions=True)``?"""
+def _is_unit_requiring_conditions(function: Any) -> bool:
+    """Return whether it is decorated with ``unit_of_work(..., require_conditions=True)``."""
     cells = zip(
         getattr(getattr(function, "__code__", None), "co_freevars", ()),
         getattr(function, "__closure__", None) or (),
@@ -188,7 +184,7 @@ def _asks_for_every_row(function: Any) -> bool:
 
 
 def _named_by(function: FunctionType, names: set[str]) -> Iterator[Any]:
-    """What these names stand for in the module, and around the function."""
+    """Yield the values of these names in the module, and around the function."""
     around = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
     for name in names:
         if name in around:
@@ -214,7 +210,7 @@ def _is_ours(module: object) -> bool:
 
 
 def _is_of_application(value: Any) -> bool:
-    """A function of its own, or of a library: neither optilock's, nor SQLAlchemy's or Python's."""
+    """Return whether a function is the application's: not optilock's, SQLAlchemy's or Python's."""
     plain = _plain(value) if callable(value) and not isinstance(value, type) else None
     top = "" if plain is None else (plain.__module__ or "").split(".")[0]
     return bool(top) and top not in _OTHERS
@@ -226,10 +222,10 @@ _OTHERS = frozenset(
 
 
 def _uses(function: Any, name: str) -> bool:
-    """Does it read the parameter?"""
+    """Return whether a function reads its parameter."""
     plain = _plain(function)
     if plain is None:
-        return True  # nobody can tell
+        return True  # unknown
     for one in dis.get_instructions(plain.__code__):
         if one.opname.startswith(("LOAD_FAST", "LOAD_DEREF", "LOAD_CLOSURE")):
             named = one.argval if isinstance(one.argval, tuple) else (one.argval,)
@@ -252,10 +248,9 @@ def _made(app: Any) -> Any:
 
 
 def _kind(app: Any) -> str | None:
-    known = {("fastapi", "FastAPI"), ("starlette", "Starlette"), ("litestar", "Litestar")}
-    known.add(("flask", "Flask"))
     for cls in type(app).__mro__:
-        if (cls.__module__.split(".")[0], cls.__name__) in known:
+        module = cls.__module__.split(".")[0]
+        if cls.__name__ in _INSTALL and module == cls.__name__.lower():
             return cls.__name__
     return None
 
@@ -264,7 +259,7 @@ def _read(app: Any) -> _App:
     kind = _kind(app)
     if kind is None:
         raise ConfigurationError(
-            f"--app names {described(app)}, and routes are known of FastAPI, Starlette, Litestar"
+            f"--app names {describe(app)}, and routes are known of FastAPI, Starlette, Litestar"
             " and Flask: name the application (shop.web:app), or a function that makes it."
         )
     if kind == "Litestar":
@@ -286,15 +281,17 @@ def _of_starlette(routes: Iterable[Any], prefix: str) -> Iterator[Route]:
         inner = getattr(one, "starlette_route", None) or one
         endpoint = getattr(one, "endpoint", None) or getattr(inner, "endpoint", None)
         path = prefix + (getattr(one, "path", "") or getattr(inner, "path", ""))
-        below = getattr(inner, "routes", None)
-        if endpoint is None and below:
-            yield from _of_starlette(below, path)
-        elif endpoint is not None:
-            dependant = getattr(one, "dependant", None)
-            functions, given = _dependencies(dependant) if dependant else ((endpoint,), ())
-            for method, function in _by_method(endpoint, getattr(one, "methods", None) or ()):
-                answering = functions if function is endpoint else (function,)
-                yield Route(method, path, answering, given)
+        if endpoint is not None:
+            yield from _of_endpoint(one, endpoint, path)
+        else:
+            yield from _of_starlette(getattr(inner, "routes", None) or (), path)
+
+
+def _of_endpoint(route: Any, endpoint: Any, path: str) -> Iterator[Route]:
+    dependant = getattr(route, "dependant", None)
+    functions, given = _dependencies(dependant) if dependant else ((endpoint,), ())
+    for method, function in _by_method(endpoint, getattr(route, "methods", None) or ()):
+        yield Route(method, path, functions if function is endpoint else (function,), given)
 
 
 def _dependencies(dependant: Any) -> tuple[tuple[Function, ...], tuple[tuple[Function, str], ...]]:
@@ -311,7 +308,7 @@ def _dependencies(dependant: Any) -> tuple[tuple[Function, ...], tuple[tuple[Fun
 
 
 def _by_method(endpoint: Any, methods: Iterable[str]) -> Iterator[tuple[str, Function]]:
-    """Each method that writes, with what answers it: a class has a function for each."""
+    """Yield each method that writes, with its function: a class has one for each."""
     for method in _WRITES:
         if isinstance(endpoint, type):
             function = getattr(endpoint, method.lower(), None)

@@ -1,4 +1,4 @@
-"""All checks, in the order in which a reader would ask; first of the driver and its settings."""
+"""All checks in order: classes, the driver and its settings, tables, rows, revisions."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import Connection, Engine
 from sqlalchemy.orm import Mapper
 
-from optilock.check import tables, triggers, versions
-from optilock.check.classes import check_mapping, check_values
-from optilock.check.findings import Finding, Severity, error, weak
+from optilock.check import tables, triggers
+from optilock.check.classes import check_mapping, check_rows, check_values
+from optilock.check.findings import Finding, Severity, error, weakness_finding
 from optilock.check.revisions import check_revisions, folders_of
-from optilock.check.rows import check_rows
-from optilock.check.subjects import Seen, look_at, mappers_of, subjects_of
+from optilock.check.subjects import CheckedTable, mappers_of, read_tables, subjects_of
 from optilock.check.triggers import check_cascades
 from optilock.dialects import database_of
 from optilock.dialects.engines import on_engine
@@ -23,11 +22,10 @@ if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
 
 
-#: What is asked of each table, of what was read of it. To ask for more, write a function beside
-#: these, and name it in the list at the end of its file.
-OF_TABLE: tuple[Callable[[Seen], Iterator[Finding]], ...] = (
+#: The checks of each table. To add one, write a function that takes what was read of the table, and
+#: name it in the list at the end of its file.
+OF_TABLE: tuple[Callable[[CheckedTable], Iterator[Finding]], ...] = (
     *tables.ALL,
-    *versions.ALL,
     *triggers.ALL,
 )
 
@@ -38,7 +36,7 @@ def check(
     *,
     alembic: str | os.PathLike[str] | None = None,
 ) -> list[Finding]:
-    """Everything that is wrong or worth knowing, errors first.
+    """Return all findings, errors first.
 
     Args:
         models: a declarative base, a ``registry``, a mapped class, a module that has some, or a
@@ -64,10 +62,10 @@ def check(
 def _findings(mappers: Collection[Mapper[Any]], engine: Engine) -> list[Finding]:
     found = [*_mappings(mappers), *check_settings(engine)]
     with engine.connect() as connection:
-        look = look_at(connection, subjects_of(mappers))
+        look = read_tables(connection, subjects_of(mappers))
         found += look.findings
         connection.rollback()
-        found += (finding for one in look.seen for ask in OF_TABLE for finding in ask(one))
+        found += (finding for one in look.seen for rule in OF_TABLE for finding in rule(one))
         found += check_rows(connection, look.seen)
         connection.rollback()
         found += check_cascades(connection, subjects_of(mappers))
@@ -85,7 +83,7 @@ def _mappings(mappers: Iterable[Mapper[Any]]) -> Iterator[Finding]:
 
 
 def check_settings(engine: Engine) -> Iterator[Finding]:
-    """Look at the driver, at a connection, and at the server."""
+    """Check the driver, a connection, and the server."""
     if not engine.dialect.supports_sane_rowcount:
         yield error(
             "no-row-counts",
@@ -110,4 +108,4 @@ def _connection(connection: Connection) -> Iterator[Finding]:
             'Make the engine without isolation_level="AUTOCOMMIT".',
         )
     for weakness in database.weak_settings(connection):
-        yield weak(weakness, "connection")
+        yield weakness_finding(weakness, "connection")

@@ -1,6 +1,8 @@
-"""What is looked at: mapped classes, and the tables behind them.
+"""The subjects of the checks: mapped classes, their tables, and the stored tables.
 
-Each table is looked at once, however many classes share it.
+Each table is checked once, also if several classes share it. The stored tables of a schema are read
+together, so the number of tables costs no statements. If the database refuses to show some of them
+they are read one by one, and only those are unreadable.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from sqlalchemy import Column, Connection, Dialect, Integer, Table, Uuid, inspec
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.orm import Mapper, registry
 
-from optilock.check.findings import Finding, error, unreadable
+from optilock.check.findings import Finding, error, unreadable_finding
 from optilock.dialects import database_of
 from optilock.dialects.base import Database
 from optilock.dialects.catalogue import StoredColumn, StoredTable
@@ -22,35 +24,36 @@ from optilock.dialects.migrations import Found, GuardTriggers
 from optilock.errors import ConfigurationError
 from optilock.mapping.triggers import trigger_name
 from optilock.rollout.report import command
-from optilock.schema import Expected, expected
-from optilock.tokens import Counter, Token, Unique
+from optilock.tokens import Token
+from optilock.tokens.base import kinds
+from optilock.versioned import ExpectedTable, expected_tables
 
 
 @dataclass(frozen=True)
 class Subject:
-    """A table, and the class that says most about it."""
+    """A table, and the most informative class over it."""
 
     table: Table
     mapper: Mapper[Any]
     #: The version's column, if it is one of this table.
     version: Column[Any] | None
-    #: What it should have on account of its version, if optilock's mixin gives it one.
-    wanted: Expected | None = None
+    #: The column and triggers that it should have, if optilock's mixin gives it a version.
+    wanted: ExpectedTable | None = None
 
     @property
     def name(self) -> str:
-        """The class, by its name."""
+        """The name of the class."""
         return str(self.mapper.class_.__name__)
 
     @property
     def counts(self) -> bool:
-        """Is the next version one more?"""
+        """Whether each version is one more than the last."""
         token = _native(self.version) if self.wanted is None else self.wanted.token
         return token is not None and token.counts
 
     @property
     def roll_out(self) -> str:
-        """What to do for a version that is not there, or not in every row."""
+        """Advice for a version that is missing, at all or in some rows."""
         token = _native(self.version) if self.wanted is None else self.wanted.token
         guard = None if self.wanted is None else self.wanted.guard
         found = token and command(self.table.name, self.table.schema, token, guard)
@@ -58,41 +61,48 @@ class Subject:
 
 
 def _native(version: Column[Any] | None) -> Token | None:
-    """The token whose column SQLAlchemy's own ``version_id_col`` is like."""
+    """Return the token with a column like SQLAlchemy's own ``version_id_col``."""
     if version is None or not isinstance(version.type, (Integer, Uuid)):
         return None
-    kind = Counter if isinstance(version.type, Integer) else Unique
-    return kind(column=version.name)
+    likely = (
+        kind for kind in kinds() if kind.told_by_type and kind.in_column("version").accepts(version)
+    )
+    kind = next(likely, None)
+    return None if kind is None else kind(column=version.name)
 
 
 def subjects_of(mappers: Iterable[Mapper[Any]]) -> list[Subject]:
-    """The tables of these classes, and those of their many-to-many relationships."""
+    """Return the tables of these classes, and those of their many-to-many relationships."""
     found: dict[Table, Subject] = {}
-    known = sorted(mappers, key=lambda mapper: len(tuple(mapper.iterate_to_root())))
-    for mapper in known:
-        for table in mapper.tables:
-            if not isinstance(table, Table):
-                continue  # a query
-            version = mapper.version_id_col
-            mine = version if isinstance(version, Column) and version.table is table else None
-            if table not in found or (mine is not None and found[table].version is None):
-                found[table] = Subject(table, mapper, mine)
-    for mapper in known:
+    in_order = sorted(mappers, key=lambda mapper: len(tuple(mapper.iterate_to_root())))
+    for mapper in in_order:
+        for subject in _own_tables(mapper):
+            other = found.get(subject.table)
+            if other is None or (subject.version is not None and other.version is None):
+                found[subject.table] = subject
+    for mapper in in_order:
         for relationship in mapper.relationships:
-            if isinstance(relationship.secondary, Table):
-                found.setdefault(
-                    relationship.secondary, Subject(relationship.secondary, mapper, None)
-                )
-    wanted = expected(found)
-    told = (replace(subject, wanted=wanted.get(table)) for table, subject in found.items())
-    return sorted(told, key=lambda subject: (subject.name, subject.table.fullname))
+            table = relationship.secondary
+            if isinstance(table, Table):
+                found.setdefault(table, Subject(table, mapper, None))
+    wanted = expected_tables(found)
+    subjects = (replace(subject, wanted=wanted.get(table)) for table, subject in found.items())
+    return sorted(subjects, key=lambda subject: (subject.name, subject.table.fullname))
+
+
+def _own_tables(mapper: Mapper[Any]) -> Iterator[Subject]:
+    version = mapper.version_id_col
+    for table in mapper.tables:
+        if isinstance(table, Table):  # not a query
+            is_here = isinstance(version, Column) and version.table is table
+            yield Subject(table, mapper, version if is_here else None)  # type: ignore[arg-type]
 
 
 def mappers_of(models: Any) -> list[Mapper[Any]]:
-    """The mappers, configured, by the names of their classes.
+    """Return the configured mappers, sorted by the names of their classes.
 
     Raises:
-        ConfigurationError: there is none, or they do not fit together.
+        ConfigurationError: there is none, or they cannot be configured.
     """
     found = dict.fromkeys(_mappers(models))
     if not found:
@@ -105,10 +115,10 @@ def mappers_of(models: Any) -> list[Mapper[Any]]:
 
 
 def _configure(registries: Iterable[registry]) -> None:
-    """As the first query would: relationships that lead nowhere are found here."""
+    """Configure mappers as the first query would, which finds broken relationships."""
     try:
-        for known in registries:
-            known.configure(cascade=True)
+        for one in registries:
+            one.configure(cascade=True)
     except SQLAlchemyError as error:
         raise ConfigurationError(
             f"The models cannot be used: {error}. Import all modules that have models, or name"
@@ -132,11 +142,11 @@ def _mappers(models: Any) -> Iterator[Mapper[Any]]:
 
 def _of_class(cls: type[Any]) -> Iterator[Mapper[Any]]:
     mapper = inspect(cls, raiseerr=False)
-    known = getattr(cls, "registry", None)
+    of_base = getattr(cls, "registry", None)
     if isinstance(mapper, Mapper):
         yield mapper
-    elif isinstance(known, registry):
-        yield from known.mappers
+    elif isinstance(of_base, registry):
+        yield from of_base.mappers
 
 
 def _name_of(models: Any) -> str:
@@ -144,19 +154,16 @@ def _name_of(models: Any) -> str:
 
 
 # -- what the database has of the tables -------------------------------------------------------
-#
-# All of a schema's are read together, so the number of tables costs no statements. If the
-# database refuses to show some of them they are read one by one, and only those are unreadable.
 
 
 @dataclass(frozen=True)
-class Seen:
-    """A table of the mapping, and what there is of it."""
+class CheckedTable:
+    """A table of the mapping, and the stored table."""
 
     subject: Subject
     stored: StoredTable
     triggers: tuple[Found, ...]
-    #: Where the connection looks for the table (``schema_translate_map``).
+    #: The schema where the connection finds the table (``schema_translate_map``).
     schema: str | None
     dialect: Dialect
 
@@ -166,7 +173,7 @@ class Seen:
 
     @property
     def name(self) -> str:
-        """With its schema, as the mapping says it."""
+        """The table's name with its schema, as in the mapping."""
         return self.table.fullname
 
     @property
@@ -178,7 +185,7 @@ class Seen:
         return self.database.guard_triggers(self.dialect)
 
     def column(self, column: Column[Any]) -> StoredColumn | None:
-        """What there is of a mapped column."""
+        """Return the stored column of a mapped one."""
         return self.stored.column(column.name)
 
     def trigger(self, name: str) -> Found | None:
@@ -186,47 +193,47 @@ class Seen:
 
     @property
     def version(self) -> tuple[str, Column[Any], StoredColumn] | None:
-        """The version's column, with its whole name, if it is mapped here and there."""
+        """The version's full name, mapped and stored column, if the table has both."""
         mapped = self.subject.version
         there = None if mapped is None or mapped.system else self.column(mapped)
         return None if mapped is None or there is None else (self.of(mapped), mapped, there)
 
     def of(self, column: Column[Any]) -> str:
-        """The column's name, with its table's."""
+        """Return the column's name with its table's."""
         return f"{self.name}.{column.name}"
 
 
 @dataclass(frozen=True)
-class Look:
-    """What came of reading the catalogue."""
+class ReadTables:
+    """The result of reading the catalogue."""
 
-    seen: tuple[Seen, ...]
+    seen: tuple[CheckedTable, ...]
     findings: tuple[Finding, ...]
 
     def stored(self) -> dict[Table, StoredTable]:
         return {one.table: one.stored for one in self.seen}
 
 
-def look_at(connection: Connection, subjects: Iterable[Subject]) -> Look:
-    """Read what there is of the tables of ``subjects``."""
+def read_tables(connection: Connection, subjects: Iterable[Subject]) -> ReadTables:
+    """Read the stored tables of ``subjects``."""
     by_schema: dict[str | None, list[Subject]] = {}
     for subject in subjects:
         schema = connection.schema_for_object(subject.table)
         by_schema.setdefault(schema, []).append(subject)
-    told = [one for item in by_schema.items() for one in _of_schema(connection, *item)]
-    seen = tuple(one for one in told if isinstance(one, Seen))
-    return Look(seen, tuple(one for one in told if isinstance(one, Finding)))
+    read = [one for item in by_schema.items() for one in _of_schema(connection, *item)]
+    seen = tuple(one for one in read if isinstance(one, CheckedTable))
+    return ReadTables(seen, tuple(one for one in read if isinstance(one, Finding)))
 
 
 def _of_schema(
     connection: Connection, schema: str | None, subjects: list[Subject]
-) -> Iterator[Seen | Finding]:
+) -> Iterator[CheckedTable | Finding]:
     try:
         yield from list(_read(connection, schema, subjects))
     except DBAPIError as refusal:
         connection.rollback()
         if len(subjects) == 1:
-            yield unreadable(subjects[0].table.fullname, refusal)
+            yield unreadable_finding(subjects[0].table.fullname, refusal)
             return
         for subject in subjects:
             yield from _of_schema(connection, schema, [subject])
@@ -234,7 +241,7 @@ def _of_schema(
 
 def _read(
     connection: Connection, schema: str | None, subjects: list[Subject]
-) -> Iterator[Seen | Finding]:
+) -> Iterator[CheckedTable | Finding]:
     dialect = connection.dialect
     database = database_of(dialect)
     names = {subject.table.name for subject in subjects}
@@ -250,7 +257,7 @@ def _read(
             continue
         shown = triggers.get(stored.name, [])
         hidden = _hidden(connection, kind, subject, schema, {one.name for one in shown})
-        yield Seen(subject, stored, (*shown, *hidden), schema, dialect)
+        yield CheckedTable(subject, stored, (*shown, *hidden), schema, dialect)
 
 
 def _hidden(
@@ -260,7 +267,7 @@ def _hidden(
     schema: str | None,
     shown: set[str],
 ) -> Iterator[Found]:
-    """Triggers that there should be, and that are there without being shown to this user."""
+    """Yield triggers that the table should have and the catalogue does not show to this user."""
     if subject.wanted is None:
         return
     table = subject.table.name

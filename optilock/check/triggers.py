@@ -1,7 +1,7 @@
-"""What is asked of each table's triggers: are those there that versions depend on, and no others?
+"""Checks of triggers: a table has those that its version needs, and no others that set a version.
 
-A trigger is compared as a whole: what it does, and when it fires (before the UPDATE, of any column,
-for each row, under which condition), and whether it is switched on.
+A trigger is compared as a whole: its text, when it fires (before the UPDATE, of any column, for
+each row, under which condition), and whether it is enabled.
 """
 
 from __future__ import annotations
@@ -14,35 +14,38 @@ from typing import Any
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
-from optilock.check.findings import Finding, error, unreadable, warning
-from optilock.check.subjects import Seen, Subject
+from optilock.check.findings import Finding, error, unreadable_finding, warning
+from optilock.check.subjects import CheckedTable, Subject
 from optilock.dialects import database_of
 from optilock.dialects.base import Cascade
 from optilock.dialects.migrations import Found
 from optilock.errors import ConfigurationError
 from optilock.mapping.triggers import moved_column, trigger_ddl, trigger_name
-from optilock.schema import expected
 from optilock.tokens import Token
 from optilock.tokens.guard_trigger import GuardTrigger, is_guard
+from optilock.versioned import expected_tables
 
-__all__ = ["check_cascades"]
 
-
-def guard_trigger(seen: Seen) -> Iterator[Finding]:
-    """That of ``__version_guard__``."""
+def guard_trigger(seen: CheckedTable) -> Iterator[Finding]:
+    """Compare the trigger of ``__version_guard__``."""
     wanted, subject = seen.subject.wanted, seen.subject
     there = next((one for one in seen.triggers if is_guard(one.name)), None)
     guard = wanted.guard if wanted is not None else None
-    if guard is None:
-        if there is not None and not there.of_parent:
-            yield _unasked(
-                seen,
-                there,
-                f"The table has a guard trigger, and {subject.name} asks for none.",
-                "Set __version_guard__, or drop the trigger: op.drop_guard_trigger, which"
-                " autogenerate writes.",
-            )
-        return
+    if guard is not None:
+        yield from _wanted_guard(seen, guard, there)
+    elif there is not None and not there.of_parent:
+        yield _unasked(
+            seen,
+            there,
+            f"The table has a guard trigger, and {subject.name} asks for none.",
+            "Set __version_guard__, or drop the trigger: op.drop_guard_trigger, which autogenerate"
+            " writes.",
+        )
+
+
+def _wanted_guard(
+    seen: CheckedTable, guard: GuardTrigger, there: Found | None
+) -> Iterator[Finding]:
     mapped = (column.name for column in seen.table.columns)
     stored = (column.name for column in seen.stored.columns.values())
     guard, wider = guard.fitting(mapped, stored, seen.stored.generated)
@@ -53,8 +56,8 @@ def guard_trigger(seen: Seen) -> Iterator[Finding]:
         return
     if there is not None and there.source is not None and there.is_made_by(*also):
         made = also
-    what = f"{subject.name}.__version_guard__ = {guard.policy!r}"
-    harm = "a foreign UPDATE changes rows and nobody is told"
+    what = f"{seen.subject.name}.__version_guard__ = {guard.policy!r}"
+    harm = "a foreign UPDATE changes rows without notice"
     operation = _call(
         "create_guard_trigger",
         (seen.table.name, guard.token, guard.policy),
@@ -65,12 +68,12 @@ def guard_trigger(seen: Seen) -> Iterator[Finding]:
     yield from _compared(seen, what, there, made, operation, harm)
 
 
-def _made(seen: Seen, guard: GuardTrigger) -> tuple[str, str]:
+def _made(seen: CheckedTable, guard: GuardTrigger) -> tuple[str, str]:
     return seen.guards.source(guard), seen.guards.fires(guard)
 
 
-def version_trigger(seen: Seen) -> Iterator[Finding]:
-    """That of a ``RowVersion``."""
+def version_trigger(seen: CheckedTable) -> Iterator[Finding]:
+    """Compare the trigger of a ``RowVersion``."""
     wanted, table = seen.subject.wanted, seen.table
     if wanted is None or not wanted.moves_by_trigger:
         return
@@ -87,8 +90,8 @@ def version_trigger(seen: Seen) -> Iterator[Finding]:
     yield from _compared(seen, what, there, made, operation, harm)
 
 
-def unasked_version_trigger(seen: Seen) -> Iterator[Finding]:
-    """One of a ``RowVersion`` that is none any more."""
+def unasked_version_trigger(seen: CheckedTable) -> Iterator[Finding]:
+    """Find the trigger of a former ``RowVersion``."""
     wanted = seen.subject.wanted
     if wanted is not None and wanted.moves_by_trigger:
         return
@@ -104,24 +107,26 @@ def unasked_version_trigger(seen: Seen) -> Iterator[Finding]:
             )
 
 
-def foreign_triggers(seen: Seen) -> Iterator[Finding]:
-    """Triggers of somebody else that set the version in an UPDATE."""
+def foreign_triggers(seen: CheckedTable) -> Iterator[Finding]:
+    """Find other programs' triggers that set the version in an UPDATE."""
     subject = seen.subject
     if seen.version is None or (subject.wanted is None and not subject.mapper.version_id_generator):
         return  # a version that the application's own trigger makes, and SQLAlchemy's own column
-    _, mapped, _ = seen.version
     for one in seen.triggers:
-        if not one.enabled or _is_ours(seen, one):
-            continue
-        found = assigned(one, seen.table.name, mapped.name)
-        if one.source is None and "UPDATE" in one.fires:
-            yield _unreadable(seen, one)
-        elif found is not None and not (found.is_next and subject.counts):
-            yield _foreign(seen, one, found)
+        if one.enabled and not _is_ours(seen, one):
+            yield from _foreign_trigger(seen, one, seen.version[1].name)
 
 
-def _is_ours(seen: Seen, one: Found) -> bool:
-    """By its name, and by what it does where that may be read."""
+def _foreign_trigger(seen: CheckedTable, one: Found, version: str) -> Iterator[Finding]:
+    found = assignment_in(one, seen.table.name, version)
+    if one.source is None and "UPDATE" in one.fires:
+        yield _unreadable(seen, one)
+    elif found is not None and not (found.is_next and seen.subject.counts):
+        yield _foreign(seen, one, found)
+
+
+def _is_ours(seen: CheckedTable, one: Found) -> bool:
+    """Return whether a trigger is optilock's, by its name, or by its text where it is shown."""
     table, wanted = seen.table.name, seen.subject.wanted
     if wanted is not None and wanted.moves_by_trigger:
         moves = one.name == trigger_name(table, wanted.column.name)
@@ -130,20 +135,20 @@ def _is_ours(seen: Seen, one: Found) -> bool:
     return moves or is_guard(one.name) or moved_column(table, one.name, one.source) is not None
 
 
-def _foreign(seen: Seen, one: Found, found: Assigned) -> Finding:
+def _foreign(seen: CheckedTable, one: Found, found: Assignment) -> Finding:
     return error(
         "foreign-trigger",
         f"{seen.name}.{one.name}",
         f"A trigger that is not optilock's sets the version in an UPDATE ({found.text}): what is"
         " stored then is not what was written. A version that stays, or comes again, lets others"
         " overwrite unseen; another one makes the writer's next write conflict with itself.",
-        "Take the assignment out of the trigger, or drop it (op.execute('DROP TRIGGER …')). What"
-        " shall move the version is __version_guard__ or RowVersion().",
+        "Take the assignment out of the trigger, or drop it (op.execute('DROP TRIGGER …')). To"
+        " move the version, use __version_guard__ or RowVersion().",
     )
 
 
 def _call(name: str, arguments: Iterable[Any], **options: Any) -> str:
-    """The line of a migration that makes the trigger."""
+    """Return the line of a migration that makes the trigger."""
     words = [_token(one) if isinstance(one, Token) else repr(str(one)) for one in arguments]
     words += [f"{option}={value!r}" for option, value in options.items() if value]
     return f"op.{name}({', '.join(words)})"
@@ -155,13 +160,13 @@ def _token(token: Token) -> str:
     return f"{type(token).__name__}({', '.join(words)})"
 
 
-def _unknown(seen: Seen, refusal: ConfigurationError) -> Finding:
+def _unknown(seen: CheckedTable, refusal: ConfigurationError) -> Finding:
     advice = "Use a token and options that this database has."
     return error("no-trigger", seen.name, str(refusal), advice)
 
 
 def _compared(
-    seen: Seen,
+    seen: CheckedTable,
     what: str,
     there: Found | None,
     made: tuple[str, str],
@@ -193,22 +198,22 @@ def _compared(
     yield error(code, seen.name, message, advice)
 
 
-def _unreadable(seen: Seen, there: Found) -> Finding:
+def _unreadable(seen: CheckedTable, there: Found) -> Finding:
     return warning(
         "unreadable",
         f"{seen.name}.{there.name}",
-        "What the trigger does may not be read, so nobody knows what it does to versions.",
+        "The text of the trigger may not be read, so its effect on versions is unknown.",
         "Check as a user who has the right TRIGGER on the table.",
     )
 
 
-def _unasked(seen: Seen, there: Found, message: str, advice: str) -> Finding:
+def _unasked(seen: CheckedTable, there: Found, message: str, advice: str) -> Finding:
     return warning("unasked-trigger", f"{seen.name}.{there.name}", message, advice)
 
 
 ALL = (guard_trigger, version_trigger, unasked_version_trigger, foreign_triggers)
 
-# -- does the text of a trigger set the version? -------------------------------------------------
+# -- triggers that set the version -----------------------------------------------------------------
 #
 # It is read as text, by the few forms in which SQL does so: ``NEW.version := …``,
 # ``SET NEW.version = …``, ``SELECT … INTO NEW.version``, ``NEW := OLD``, ``RETURN OLD`` before an
@@ -217,16 +222,16 @@ ALL = (guard_trigger, version_trigger, unasked_version_trigger, foreign_triggers
 
 
 @dataclass(frozen=True)
-class Assigned:
-    """Where a trigger sets the version."""
+class Assignment:
+    """A place where a trigger sets the version."""
 
     text: str
-    #: Does it set what comes after the old version, as a ``Counter`` does?
+    #: Whether it sets the old version plus one, as a ``Counter`` does.
     is_next: bool
 
 
-def assigned(trigger: Found, table: str, column: str) -> Assigned | None:
-    """The first place where an UPDATE of ``table`` would set ``column``."""
+def assignment_in(trigger: Found, table: str, column: str) -> Assignment | None:
+    """Return the first place where an UPDATE of ``table`` would set ``column``."""
     source = _bare(trigger.source or "")
     when = trigger.fires or source.upper()
     if not re.search(r"\bUPDATE\b", re.split(r"\bON\b", when)[0]):
@@ -235,7 +240,7 @@ def assigned(trigger: Found, table: str, column: str) -> Assigned | None:
         found = re.search(form, source)
         if found is not None:
             text = " ".join(found.group().split()).strip("; ")
-            return Assigned(text, _is_next(source[found.end() :], column))
+            return Assignment(text, _is_next(source[found.end() :], column))
     return None
 
 
@@ -257,13 +262,13 @@ def _forms(table: str, column: str, when: str) -> list[str]:
 
 
 def _is_next(after: str, column: str) -> bool:
-    """``OLD.version + 1``, up to the end of the statement."""
+    """Return whether the value is ``OLD.version + 1``, up to the end of the statement."""
     value = re.sub(r"[\s()]|coalesce|,0", "", re.split(r";|\bwhere\b|\bend\b|,\s*new\b", after)[0])
     return value == f"old.{column.lower()}+1"
 
 
 def _bare(source: str) -> str:
-    """In small letters, without comments, texts, and quotes around names."""
+    """Return SQL in small letters, without comments, texts, and quotes around names."""
     without = re.sub(r"/\*.*?\*/|--[^\n]*|'(?:[^']|'')*'", " ", source, flags=re.DOTALL)
     return re.sub(r"[\"`]", "", without).lower()
 
@@ -276,9 +281,9 @@ def _bare(source: str) -> str:
 
 
 def check_cascades(connection: Connection, subjects: Iterable[Subject]) -> Iterator[Finding]:
-    """Of tables whose versions a trigger moves, or guards."""
+    """Find silent cascades into tables whose versions a trigger moves, or guards."""
     by_schema: dict[str | None, set[str]] = {}
-    for table, wanted in expected(subject.table for subject in subjects).items():
+    for table, wanted in expected_tables(subject.table for subject in subjects).items():
         if wanted.guard is not None or wanted.moves_by_trigger:
             by_schema.setdefault(table.schema, set()).add(table.name)
     database = database_of(connection.dialect)
@@ -286,7 +291,7 @@ def check_cascades(connection: Connection, subjects: Iterable[Subject]) -> Itera
         try:
             found = database.silent_cascades(connection, schema)
         except DBAPIError as refusal:
-            yield unreadable("foreign keys", refusal)
+            yield unreadable_finding("foreign keys", refusal)
             connection.rollback()
             continue
         yield from (_finding(one, schema) for one in found if one.table in names)
@@ -298,7 +303,7 @@ def _finding(found: Cascade, schema: str | None) -> Finding:
         "silent-cascade",
         f"{table}.{found.column}",
         f"A change of {found.parent} changes the column by itself ({found.does}), and this database"
-        " fires no trigger then: the version stays, and nobody who has read the row is told.",
+        " fires no trigger then: the version stays, and readers do not notice the change.",
         "Leave it to the program, which moves the version (ON UPDATE RESTRICT, ON DELETE RESTRICT;"
         " passive_deletes and passive_updates=False of the relationship).",
     )

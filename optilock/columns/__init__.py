@@ -1,7 +1,7 @@
 """What columns can hold of what a client sends: keys, values of a body, versions in an ETag.
 
-:mod:`~optilock.columns.values` checks values of a body against the type of their column.
-:mod:`~optilock.columns.limits` has what differs there between databases.
+:mod:`~optilock.columns.values` checks values of a body against the type of their column, within the
+limits of each database.
 :mod:`~optilock.columns.identities` reads the primary key that a client has sent.
 :mod:`~optilock.columns.texts` writes versions, keys and values as text, and reads them back.
 """

@@ -1,14 +1,14 @@
-"""The key that somebody has given, read: which row is meant, in one way for all who ask.
+"""Primary keys as a client or a program gives them, in one form for each row.
 
-A key comes out of a URL as text, and out of a program as the value itself. The text of a value is
-taken where it is the one that Python or ISO writes: ``7`` and not ``+7``, ``07``, ``7.0`` or ``"
-7"``, which a database or a driver would also take for 7. So each row has one key, and one tag, in
-whatever way it is named, and a row that is named twice is seen. Every other text is the key of no
-row (:class:`~optilock.errors.NotFound`), as is a value of another type than the column's; of a new
-row it is the client's mistake (:class:`~optilock.errors.BadEntity`).
+A URL has a key as text, a program has the value itself. A text is accepted if Python or ISO writes
+the value so: ``7`` and not ``+7``, ``07``, ``7.0`` or ``" 7"``, which a database or a driver would
+also treat as 7. So each row has one key and one ETag, and a row that is named twice is noticed.
+Every other text, and a value of another type than the column's, is the key of no row
+(:class:`~optilock.errors.NotFound`). For a new row it is the client's mistake
+(:class:`~optilock.errors.BadEntity`).
 
-What a type of the application (``TypeDecorator``) makes of a value and back is the key. Types that
-SQLAlchemy has for one database alone are left alone.
+The value of an application's type (``TypeDecorator``) is converted by the type and back. Types that
+SQLAlchemy has for one database alone are not checked.
 """
 
 from __future__ import annotations
@@ -43,29 +43,21 @@ from sqlalchemy.engine.default import DefaultDialect
 from sqlalchemy.orm import Mapper
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
-from optilock.columns.values import takes
+from optilock.columns.values import describe_accepted
 from optilock.errors import BadEntity, ConfigurationError, NotFound
 from optilock.mapped import Identity, facts
 from optilock.undocumented.connections import variants_of
-
-__all__ = [
-    "has_one_spelling",
-    "identity_given",
-    "identity_in",
-    "identity_of_new_row",
-    "is_of_texts",
-]
 
 #: Of these a database takes no two values for the same key that differ here.
 _EXACT = (Integer, Numeric, Float, Boolean, Enum, Date, Uuid)
 #: Whole numbers of one database alone.
 _NUMBERS = {"OID", "YEAR"}
-#: What types of the application are told where nobody knows the database yet.
+#: The dialect for types of the application while the database is unknown.
 _ANY = DefaultDialect()
 
 
 def identity_given(call: str, mapper: Mapper[Any], key: Any) -> Identity:
-    """The key that the function ``call`` was given, in the order of the primary key's columns.
+    """Return the key that the function ``call`` got, in the order of the key's columns.
 
     Raises:
         NotFound: no row has such a key.
@@ -79,7 +71,7 @@ def identity_given(call: str, mapper: Mapper[Any], key: Any) -> Identity:
 
 
 def identity_of_new_row(call: str, mapper: Mapper[Any], key: Any) -> Identity:
-    """The same of a row that is to be made.
+    """Return the key of a new row.
 
     Raises:
         BadEntity: no row can have such a key.
@@ -93,15 +85,15 @@ def identity_of_new_row(call: str, mapper: Mapper[Any], key: Any) -> Identity:
             found.append(_read(kind, value))
         except ValueError:
             raise BadEntity(
-                f"{mapper.class_.__name__}.{name}, a part of the key, takes {takes(kind)}, and"
-                " something else was sent. Nothing was written.",
+                f"{mapper.class_.__name__}.{name}, a part of the key, takes"
+                f" {describe_accepted(kind)}, and something else was sent. Nothing was written.",
                 (name,),
             ) from None
     return tuple(found)
 
 
 def has_one_spelling(mapper: Mapper[Any]) -> bool:
-    """Is a key that was read what the database gives back of the row?
+    """Return whether a key that was read equals the key that the database returns of the row.
 
     Text need not be: a collation, or its type, may ignore case, blanks and more, and a type of the
     application, or of one database, may have one form of several.
@@ -120,7 +112,7 @@ def _forms(kind: TypeEngine[Any]) -> list[TypeEngine[Any]]:
 
 
 def identity_in(mapper: Mapper[Any], identity: Identity, stored: Mapping[str, Any]) -> Identity:
-    """The key as the database has given it back, among what is ``stored`` of the row."""
+    """Return the key as the database has returned it, from the ``stored`` values of the row."""
     keys = zip(facts(mapper).keys, identity, strict=True)
     return tuple(stored.get(name, value) for name, value in keys)
 
@@ -152,7 +144,7 @@ def _read(kind: TypeEngine[Any], value: Any) -> Any:
     if type(value) is int and isinstance(kind, Integer):
         return value  # nearly always
     variants = variants_of(kind)
-    for one in variants:  # nobody knows the database yet
+    for one in variants:  # the database is unknown
         with suppress(ValueError):
             return _read_as(one, value)
     return _read_as(kind, value)
@@ -181,7 +173,7 @@ def _decorated(kind: TypeDecorator[Any], value: Any) -> Any:
         value = _read(kind.load_dialect_impl(_ANY), value)
         if type(kind).process_result_value is not TypeDecorator.process_result_value:
             value = kind.process_result_value(value, _ANY)
-    except Exception as error:  # whatever it says of a text that is none of its own
+    except Exception as error:  # any error of the type for a foreign text
         raise ValueError from error
     return value
 

@@ -16,7 +16,6 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
-from enum import Enum as PythonEnum
 from typing import Any
 from urllib.parse import quote, unquote
 from uuid import UUID
@@ -24,11 +23,9 @@ from uuid import UUID
 from sqlalchemy import DateTime, Uuid
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
-from optilock.columns.values import holds
+from optilock.columns.values import can_hold
 from optilock.errors import ConfigurationError
 from optilock.tokens.row_version import TransactionId
-
-__all__ = ["key_text", "read", "text_of", "version_in", "written"]
 
 #: Digits of a number before its point, and after it, that are written out.
 _MOST = 1000
@@ -71,7 +68,7 @@ def key_text(value: Any, name: str) -> str:
             return str.__str__(value)
         case UUID():
             return value.hex
-        case PythonEnum():
+        case Enum():
             return value.name
         case Decimal():
             return _number_text(value)
@@ -93,7 +90,7 @@ def key_text(value: Any, name: str) -> str:
 
 
 def _number_text(value: Decimal) -> str:
-    """The same for equal numbers and for no others, in whatever context of decimal numbers.
+    """Return the same text for equal numbers and for no others, in every decimal context.
 
     1.5 for 1.50, and 100 for 1E+2, as for the number 100; but no thousands of zeros.
     """
@@ -174,12 +171,12 @@ _PARSERS: dict[type, Callable[[str], Any]] = {
 
 
 def _fits(version: Any, kind: TypeEngine[Any]) -> bool:
-    """Can a column of this type hold it, whatever the database, and is this its form there?"""
+    """Return whether a column of this type holds it in every database, in this form."""
     if isinstance(kind, TransactionId):
         return bool(0 <= version < 1 << 32)
     if isinstance(kind, TypeDecorator):
         return _fits(version, kind.impl_instance)
-    if not holds(version, kind):
+    if not can_hold(version, kind):
         return False
     match version:
         case datetime():
@@ -197,7 +194,7 @@ _PLAIN = (type(None), bool, int, float, str)
 _MARK = ""
 
 
-def written(values: Mapping[str, Any]) -> str:
+def dump_values(values: Mapping[str, Any]) -> str:
     """The text of these values.
 
     Raises:
@@ -207,11 +204,11 @@ def written(values: Mapping[str, Any]) -> str:
     return json.dumps(found, separators=(",", ":"))
 
 
-def read(text: str, enums: Callable[[str], Any]) -> dict[str, Any]:
+def load_values(text: str, enums: Callable[[str], Any]) -> dict[str, Any]:
     """The values of this text; ``enums`` gives the class of an attribute's names.
 
     Raises:
-        ValueError, TypeError, LookupError: it is none of :func:`written`.
+        ValueError, TypeError, LookupError: it is none of :func:`dump_values`.
     """
     found = json.loads(text)
     return {name: _read(value, enums(name)) for name, value in found.items()}
@@ -228,10 +225,10 @@ def _written(value: Any) -> Any:
         return {_MARK: ["dict", [[_written(k), _written(v)] for k, v in value.items()]]}
     if isinstance(value, Enum):
         return {_MARK: ["enum", value.name]}
-    for kind, (name, text, _) in _TYPES.items():
-        if type(value) is kind:
-            return {_MARK: [name, text(value)]}
-    raise TypeError(type(value).__name__)
+    if type(value) not in _TYPES:
+        raise TypeError(type(value).__name__)
+    name, text, _ = _TYPES[type(value)]
+    return {_MARK: [name, text(value)]}
 
 
 def _read(data: Any, enum: Any) -> Any:

@@ -1,13 +1,12 @@
-"""What a column can hold, of what a client sends: keys, values of a body, versions in a tag.
+"""Values that a client sends, checked against the type of their column.
 
-What no column of the type can hold never reaches a driver, whose error would say nothing about who
-was wrong. Only that is refused: where a database, or its driver, takes the text of a number for the
-number, it goes on doing so. :class:`~optilock.columns.limits.Limits` has what differs between
-databases, and each of them has its own (:meth:`optilock.dialects.base.Database.limits`); without
-one, it is what all of them hold.
+A value that no column of the type can hold never reaches a driver, whose error would not show that
+the client is wrong. Only such values are refused: a database or a driver that accepts the text of a
+number for the number goes on doing so. :class:`Limits` has the differences between databases, and
+each has its own (:meth:`optilock.dialects.base.Database.limits`). The default holds on all of them.
 
-A type of the application (``TypeDecorator``) and types that SQLAlchemy has for one database alone
-are left alone: nobody here knows what they make of a value.
+Types of the application (``TypeDecorator``) and types that SQLAlchemy has for one database alone
+are not checked: their conversion of values is unknown.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum as PythonEnum
@@ -46,10 +45,49 @@ from sqlalchemy import (
 )
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
-from optilock.columns.limits import STRICTEST, Limits
 from optilock.undocumented.connections import json_writer
 
-__all__ = ["holds", "surely_holds", "takes"]
+
+@dataclass(frozen=True)
+class Limits:
+    """The differences between databases and their drivers; the defaults hold on all of them."""
+
+    #: Bits of a small integer, an integer, and a big one.
+    bits: tuple[int, int, int] = (16, 32, 64)
+    #: Is the text of a number, or of a moment, taken for that, and a number for a text?
+    converts: bool = False
+    #: Types that are accepted as a text.
+    as_text: tuple[type, ...] = ()
+    #: Columns of numbers that take True for 1.
+    bools: tuple[type[TypeEngine[Any]], ...] = ()
+    no_bools: tuple[type[TypeEngine[Any]], ...] = ()
+    #: Is a Decimal taken for a whole number, and "7.0" as well?
+    decimals: bool = False
+    decimal_text: bool = False
+    nan: bool = False
+    infinity: bool = False
+    #: Digits, and those of the fraction, of a Numeric that names none; is the number looked at?
+    digits: tuple[int, int] | None = None
+    counts_digits: bool = True
+    most_digits: int = 65
+    #: The name of a float of single precision; None: there is none.
+    single: str | None = None
+    #: Is the length of a text looked at?
+    lengths: bool = True
+    nul: bool = False
+    #: Is a number of more than 64 bits taken for a text?
+    long_numbers: bool = True
+    #: How many bytes a column of this type holds.
+    octets: Callable[[TypeEngine[Any], Dialect], int | None] | None = None
+    #: Is the offset of a moment taken that is written as text?
+    offsets: bool = False
+    #: Has a moment to have a zone exactly where the column has one?
+    zones: bool = False
+    json_nan: bool = False
+    json_surrogates: bool = False
+
+
+STRICTEST = Limits()
 
 
 _CERTAIN = replace(STRICTEST, digits=(10, 0), zones=True)
@@ -57,13 +95,13 @@ _CERTAIN = replace(STRICTEST, digits=(10, 0), zones=True)
 Check = Callable[[Any, Any, Limits, Any], bool]
 
 
-def holds(
+def can_hold(
     value: Any,
     kind: TypeEngine[Any],
     limits: Limits = STRICTEST,
     dialect: Dialect | None = None,
 ) -> bool:
-    """Can a column of this type hold the value? NULL is another question."""
+    """Return whether a column of this type can hold the value. NULL is not checked here."""
     if isinstance(kind, TypeDecorator) and not isinstance(kind, Interval):
         return True
     check, _ = _family(kind)
@@ -73,15 +111,15 @@ def holds(
 
 
 def surely_holds(value: Any, kind: TypeEngine[Any]) -> bool:
-    """Can a column of this type hold the value in whatever database? Nothing has to be asked."""
+    """Return whether a column of this type holds the value in every database."""
     if isinstance(kind, TypeDecorator) and not isinstance(kind, Interval):
         return True
     check, _ = _family(kind)
     return check is not None and check(value, kind, _CERTAIN, None)
 
 
-def takes(kind: TypeEngine[Any]) -> str:
-    """What a column of this type takes, in words for the client."""
+def describe_accepted(kind: TypeEngine[Any]) -> str:
+    """Return the values that a column of this type takes, in words for the client."""
     length = getattr(kind, "length", None)
     return _family(kind)[1] + (f" of at most {length} characters" if length else "")
 
@@ -94,7 +132,7 @@ def _family(kind: TypeEngine[Any]) -> tuple[Check | None, str]:
 
 
 def _is_bound(value: Any, kind: TypeEngine[Any], dialect: Dialect) -> bool:
-    """Does SQLAlchemy's own type hand it to the driver?"""
+    """Return whether SQLAlchemy's own type hands it to the driver."""
     process = kind.dialect_impl(dialect).bind_processor(dialect)
     try:
         if process is not None:
@@ -147,12 +185,18 @@ def _as_number(value: Any, kind: Any, limits: Limits) -> Any:
             return Decimal(repr(float(value))) if limits.converts or not whole else None
         case Decimal():
             return value if not whole or (limits.converts and limits.decimals) else None
-        case str() if limits.converts and _WHOLE.fullmatch(value):
-            return int(value)
-        case str() if limits.converts and (limits.decimal_text or not whole):
-            number = _NUMBER.fullmatch(value) or (limits.nan and value in ("NaN", "Infinity"))
-            return Decimal(value.strip()) if number else None
+        case str() if limits.converts:
+            return _number_in(value, limits, whole)
     return None
+
+
+def _number_in(text: str, limits: Limits, whole: bool) -> Any:
+    if _WHOLE.fullmatch(text):
+        return int(text)
+    if whole and not limits.decimal_text:
+        return None
+    number = _NUMBER.fullmatch(text) or (limits.nan and text in ("NaN", "Infinity"))
+    return Decimal(text.strip()) if number else None
 
 
 def _float(value: Any, kind: Any, limits: Limits, dialect: Any) -> bool:
@@ -165,8 +209,11 @@ def _float(value: Any, kind: Any, limits: Limits, dialect: Any) -> bool:
         return found is not None and limits.nan
     if isinf(found):
         return limits.infinity and not isinstance(number, int) and Decimal(number).is_infinite()
-    if found == 0 or 1e-37 < abs(found) < 3.4e38:
-        return True
+    return found == 0 or 1e-37 < abs(found) < 3.4e38 or _is_double(kind, limits, dialect)
+
+
+def _is_double(kind: Any, limits: Limits, dialect: Any) -> bool:
+    """Return whether a float of the type has double precision in this database."""
     if dialect is None or limits.single is None:
         return dialect is not None
     declared = kind.compile(dialect=dialect).upper()
@@ -184,6 +231,10 @@ def _numeric(value: Any, kind: Any, limits: Limits, dialect: Any) -> bool:
         return limits.nan
     if number.is_infinite():
         return limits.infinity and not (precision and limits.counts_digits)
+    return _has_room(number, precision, scale, limits)
+
+
+def _has_room(number: Decimal, precision: Any, scale: Any, limits: Limits) -> bool:
     if precision is None:
         precision, scale = limits.digits or (None, None)
     if precision is None or not limits.counts_digits:
@@ -213,10 +264,9 @@ def _string(value: Any, kind: Any, limits: Limits, dialect: Any) -> bool:
     length = _length(kind)
     if octets > 255 and not length and dialect is None:
         return False
-    if octets > 255 and limits.octets is not None:
-        most = limits.octets(kind, dialect)
-        if most is not None:
-            return octets <= most
+    octets_at_most = limits.octets(kind, dialect) if octets > 255 and limits.octets else None
+    if octets_at_most is not None:
+        return octets <= octets_at_most
     return not (limits.lengths and length and len(value) > length)
 
 
@@ -229,19 +279,25 @@ _TEXTS = {"text", "unicode_text", "TEXT"}
 
 
 def _written(value: Any, kind: Any, limits: Limits) -> bool:
-    """Is there a text of something else?"""
+    """Return whether the value is a text of another type."""
     if not limits.converts or not isinstance(value, limits.as_text):
         return False
-    if isinstance(value, (float, Decimal)) and value != value and not limits.nan:
-        return False
-    if isinstance(value, (float, Decimal)) and isinf(value) and not limits.infinity:
-        return False
-    if isinstance(value, Decimal) and value.is_finite() and value.adjusted() >= limits.most_digits:
+    if isinstance(value, (float, Decimal)) and not _has_text(value, limits):
         return False
     if isinstance(value, int) and not isinstance(value, bool) and not limits.long_numbers:
         return -1 << 63 <= value < 1 << 63
     most = _length(kind) if limits.lengths else 0
     return not most or _most_written(value) <= most
+
+
+def _has_text(number: float | Decimal, limits: Limits) -> bool:
+    if number != number:
+        return limits.nan
+    if isinf(number) and not limits.infinity:
+        return False
+    if isinstance(number, Decimal) and number.is_finite():  # which as a float may be infinite
+        return number.adjusted() < limits.most_digits
+    return True
 
 
 def _most_written(value: Any) -> int:

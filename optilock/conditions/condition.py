@@ -1,7 +1,7 @@
-"""What must be true of a row for it to be written.
+"""Conditions that must be true of a row for it to be written.
 
-The version is a condition (:class:`Match`), and so is whatever a session *demands* of every row
-that it writes (:mod:`optilock.conditions.demands`)::
+The version is a condition (:class:`Match`), and so is each *demand* of a session on every row that
+it writes (:mod:`optilock.conditions.demands`)::
 
     @dataclass(frozen=True)
     class HeldBy(Condition):
@@ -14,10 +14,10 @@ that it writes (:mod:`optilock.conditions.demands`)::
             return NotTheHolder(entry.identity)
 
 A condition is structure: it carries no value, so that the statements with it are made once. Its
-clause goes into the WHERE of a single row, of a batch, of ``update()`` and ``delete()``; where a
-row is looked at under a lock, the database is asked for the clause's verdict. What is NULL counts
-as false. Times are compared with the clock, not with ``now()``, which is on PostgreSQL the begin
-of the transaction: :class:`~optilock.tokens.timestamp.ServerTime`.
+clause goes into the WHERE of a single row, of a batch, of ``update()`` and ``delete()``. A look at
+a locked row reads the clause's verdict. NULL counts as false. Compare times with
+:class:`~optilock.tokens.timestamp.ServerTime`, not with ``now()``, which is the begin of the
+transaction on PostgreSQL.
 """
 
 from __future__ import annotations
@@ -27,14 +27,10 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, ClassVar
 
-from sqlalchemy import BigInteger, Column, ColumnElement, FunctionElement, bindparam, false, func
-from sqlalchemy.ext.compiler import compiles
+from sqlalchemy import Column, ColumnElement, bindparam, false, func
 from sqlalchemy.types import TypeEngine
 
 from optilock.errors import ConfigurationError, Entry
-from optilock.tokens.timestamp import UtcDateTime
-
-__all__ = ["Clock", "Later", "later"]
 
 #: SQL of a value, by its name and type.
 Given = Callable[[str, TypeEngine[Any]], ColumnElement[Any]]
@@ -45,29 +41,29 @@ _OWN = "optilock_of_"
 
 
 def parameter(name: str, kind: TypeEngine[Any]) -> ColumnElement[Any]:
-    """The value as a parameter of the statement."""
+    """Return the value as a parameter of the statement."""
     return bindparam(_OWN + name, type_=kind)
 
 
 def parameter_name(name: str) -> str:
-    """How :func:`parameter` is called in a statement."""
+    """Return the name of :func:`parameter` in a statement."""
     return _OWN + name
 
 
 def parameters(values: Mapping[str, Any]) -> dict[str, Any]:
-    """What :func:`parameter` stands for."""
+    """Return the values by the names of their :func:`parameter`."""
     return {_OWN + name: value for name, value in values.items()}
 
 
-def demanded_of(params: Mapping[str, Any]) -> dict[str, Any]:
-    """These parameters among those of a write."""
+def demanded_parameters(params: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parameters of demands among those of a write."""
     return {name: value for name, value in params.items() if name.startswith(_OWN)}
 
 
 class Condition:
     """Structure only: it must be hashable, and equal to others that make the same SQL.
 
-    A subclass says its ``clause``, and in ``explain`` what its miss means.
+    A subclass has a ``clause``, and an ``explain`` for a row that fails it.
     """
 
     #: Does SQL decide as exactly as it must? Otherwise rows are looked at before they are written.
@@ -82,45 +78,48 @@ class Condition:
                 )
 
     @property
-    def each(self) -> Mapping[str, TypeEngine[Any]]:
-        """Values that each row has of its own, by name: ``clause`` may ask for them, too."""
+    def row_parameters(self) -> Mapping[str, TypeEngine[Any]]:
+        """The types of values that each row has of its own, by name; ``clause`` may use them."""
         return _NONE
 
-    def gives(self, given: Given) -> Mapping[Column[Any], ColumnElement[Any]]:
-        """Columns that an UPDATE sets beside what it writes, to a value of ``each``, or to NULL."""
+    def extra_values(self, given: Given) -> Mapping[Column[Any], ColumnElement[Any]]:
+        """Return further columns that an UPDATE sets: to a value of ``row_parameters``, or NULL."""
         return _NONE
 
-    def when(self, *, deleting: bool, given: bool) -> Condition:
-        """What is asked of an UPDATE, or of a DELETE; is any row ``given`` values of its own?"""
+    def for_operation(self, *, deleting: bool, given: bool) -> Condition:
+        """Return the condition to use for an UPDATE, or a DELETE.
+
+        ``given``: some rows have their own values.
+        """
         return self
 
     def clause(self, given: Given) -> ColumnElement[bool]:
-        """SQL that is true of a row which may be written."""
+        """Return SQL that is true of a row which may be written."""
         raise NotImplementedError  # every condition has its own
 
     def after_look(self, given: Given) -> ColumnElement[bool]:
         """SQL for a statement that follows a look at its rows, in the same transaction.
 
-        Of the rows that the look has locked, what only the passing of time could have changed since
-        is not asked again: such a row would be left out, and nobody told.
+        Conditions that only the passing of time could have changed since the look has locked the
+        rows are not evaluated again: such a row would be left out silently.
         """
         return self.clause(given)
 
     def explain(self, entry: Entry[Any]) -> Exception | None:
-        """What is raised where it fails, instead of a conflict; ``None``: it is a conflict."""
+        """Return the exception for a row that fails it; ``None``: the miss is a conflict."""
         raise NotImplementedError  # every condition has its own
 
     @property
     def looks(self) -> tuple[ColumnElement[Any], ...]:
-        """What a look at the row must read; by default the database's own verdict."""
+        """The columns that a look at the row must read; by default the database's verdict."""
         return (func.coalesce(self.clause(parameter), false()),)
 
     def holds(self, params: Mapping[str, Any], seen: Sequence[Any]) -> bool:
-        """The verdict on what :attr:`looks` has read; ``params`` has the values by their names."""
+        """Return the verdict on the values of :attr:`looks`; ``params`` has parameters by name."""
         return bool(seen[0])
 
     def missed(self, params: Mapping[str, Any], seen: Sequence[Any]) -> Condition:
-        """Itself, of a row of which it is not true; with what a look has seen, to explain it."""
+        """Return the condition with the values that a look has ``seen``, to explain a miss."""
         return self
 
 
@@ -153,10 +152,10 @@ class Match(Condition):
         return None
 
 
-def failed(
+def failed_conditions(
     conditions: Iterable[Condition], params: Mapping[str, Any], seen: Sequence[Any]
 ) -> tuple[Condition, ...]:
-    """All that are not true of a row, by what their ``looks`` have read, one after the other."""
+    """Return the conditions that are false of a row; ``seen`` has the values of their ``looks``."""
     found, at = [], 0
     values = {name.removeprefix(_OWN): value for name, value in params.items()}
     for condition in conditions:
@@ -168,47 +167,6 @@ def failed(
     return tuple(found)
 
 
-def explained(failed: Iterable[Condition], entry: Entry[Any]) -> Exception | None:
-    """The first explanation; it wins over every resolver."""
+def first_explanation(failed: Iterable[Condition], entry: Entry[Any]) -> Exception | None:
+    """Return the first explanation; it wins over every resolver."""
     return next((why for one in failed if (why := one.explain(entry)) is not None), None)
-
-
-# -- the clock of the database ---------------------------------------------------------------------
-#
-# :class:`Clock` is the time at which the database looks at a row; leases end by it, never by the
-# client's clock. It is neither the begin of the transaction (``now()`` of PostgreSQL) nor that of
-# the statement (``NOW(6)`` of MariaDB): a writer that has waited for the row looks at it late. It
-# is UTC, whatever the time zone of the session. The folders of ``optilock/dialects`` have its SQL.
-
-
-class Clock(FunctionElement[Any]):
-    """The time at which a row is looked at."""
-
-    inherit_cache = True
-    type = UtcDateTime()
-
-
-class Later(FunctionElement[Any]):
-    """A moment, and so many milliseconds after it."""
-
-    inherit_cache = True
-    type = UtcDateTime()
-
-
-def later(moment: ColumnElement[Any], milliseconds: Any) -> Later:
-    """``milliseconds``: a number, or SQL of one."""
-    if isinstance(milliseconds, int):
-        milliseconds = bindparam(None, milliseconds, type_=BigInteger())
-    return Later(moment, milliseconds)
-
-
-@compiles(Clock)
-@compiles(Later)
-def _on_another_database(element: Any, compiler: Any, **options: Any) -> str:
-    """Each engine that can has its own rule in ``optilock/dialects``; this is for all others."""
-    if compiler.dialect.name == "default":  # str(statement)
-        return "CURRENT_TIMESTAMP"
-    raise ConfigurationError(
-        f"Leases work on PostgreSQL, MariaDB and SQLite, not on {compiler.dialect.name}: optilock"
-        " does not know its clock."
-    )

@@ -1,4 +1,4 @@
-"""What a session demands of every row that it writes.
+"""Demands of a session: conditions on every row that it writes.
 
 ::
 
@@ -15,19 +15,18 @@
 
     with UnitOfWork(sessions, parts=[Holder("me")]) as session: ...
 
-A demand is asked once for each class which condition it makes of its rows, and carries the values,
-which are the same for all rows. It goes with every write of the session: rows of a flush, in
-whatever form they are sent, deletes, ``update()`` and ``delete()`` statements, ``bulk_update``. A
-row of which it is not true is left as it is, and what the condition explains is raised, whatever
-resolver the session has.
+A demand returns the condition for each class once, and carries the values, which are the same for
+all rows. It is part of every write of the session: rows of a flush in every form, deletes,
+``update()`` and ``delete()`` statements, ``bulk_update``. A row that fails it is left unchanged,
+and the exception of ``explain`` is raised before any resolver is called.
 
-A demand may have values that each row has of its own (``each``): the session gives them for some
-rows (:meth:`Demands.give`), and for all others they are NULL. What a class demands of whoever
-writes it has to :func:`stand`: every session has such a demand.
+A demand may have values that each row has of its own (``row_parameters``). The session gives them
+for some rows (:meth:`Demands.give_row_values`), and for all others they are NULL.
+:func:`register_for_all_sessions` adds what a class demands of every session.
 
-A session that writes no row of such a class does not notice: whether a class is concerned is a fact
-of its mapper, and a statement of another table, or a text that names no such table, is looked at no
-further.
+Sessions that write no row of such a class pay nothing. Whether a class is concerned is a fact of
+its mapper. A statement of another table, and a text without the name of such a table, are not
+examined further.
 """
 
 from __future__ import annotations
@@ -80,11 +79,11 @@ class Demand:
     values: Mapping[str, Any]
 
     def on(self, mapper: Mapper[Any]) -> Condition | None:
-        """The condition on rows of the class; ``None``: nothing is demanded of them."""
+        """Return the condition on rows of the class; ``None``: there is none."""
         raise NotImplementedError  # every demand has its own
 
     def replaces(self, standing: Condition) -> bool:
-        """Is ``standing``, which a class demands of every session, asked by this one, too?
+        """Return whether this demand includes ``standing``, which a class demands of every session.
 
         Then it is not asked beside the condition on rows of that class.
         """
@@ -138,12 +137,14 @@ def _standing_on(
     found: tuple[Condition, ...] | None = shapes.get(place)
     if found is None:
         every = (_condition_of(demand, mapper) for demand in _standing)
-        asked = [one.when(deleting=deleting, given=given) for one in every if one is not None]
+        asked = [
+            one.for_operation(deleting=deleting, given=given) for one in every if one is not None
+        ]
         found = shapes[place] = tuple(_said_of(one, mapper, table) for one in asked)
     return found
 
 
-def stand(demand: Demand) -> bool:
+def register_for_all_sessions(demand: Demand) -> bool:
     """From here on every session has the demand, before its own; ``False``: it has it already."""
     if demand in _standing:
         return False
@@ -187,14 +188,16 @@ class Demands:
         self._on, self._concerns, self._under, self._alike = {}, {}, {}, {}
         self.params = parameters(self._values)
 
-    def give(self, place: Place, values: Mapping[str, Any]) -> None:
+    def give_row_values(self, place: Place, values: Mapping[str, Any]) -> None:
         """From here on these are the values that one row has of its own."""
         root, identity = place
         if root not in self._rows:
             self._rows[root], self._on, self._under = {}, {}, {}
         self._rows[root][identity] = parameters(values)
 
-    def on(self, mapper: Mapper[Any], table: Any = None, *, deleting: bool = False) -> Conditions:
+    def conditions_for(
+        self, mapper: Mapper[Any], table: Any = None, *, deleting: bool = False
+    ) -> Conditions:
         """The conditions on rows of the class; as a statement of ``table`` says them."""
         if not self._all and not self._rows:  # the one of all sessions, which keeps no classes
             return _standing_on(mapper, table, deleting=deleting, given=False)
@@ -204,7 +207,7 @@ class Demands:
             found = _standing_on(mapper, table, deleting=deleting, given=given)
             if self._all:
                 every = (_condition_of(demand, mapper) for demand in self._all)
-                asked = [one.when(deleting=deleting, given=given) for one in every if one]
+                asked = [one.for_operation(deleting=deleting, given=given) for one in every if one]
                 still = (one for one in found if not self._is_replaced(one))
                 found = (*still, *(_said_of(one, mapper, table) for one in asked))
             self._on[mapper, table, deleting] = found
@@ -213,27 +216,27 @@ class Demands:
     def _is_replaced(self, standing: Condition) -> bool:
         return any(demand.replaces(standing) for demand in self._all)
 
-    def concern(self, mapper: Mapper[Any]) -> bool:
-        """Is anything demanded of rows of the class, or of others of its hierarchy?"""
+    def concerns_class(self, mapper: Mapper[Any]) -> bool:
+        """Return whether rows of the class, or of others of its hierarchy, have a demand."""
         known: dict[Any, Any] = self._concerns if self._all else facts(mapper).shapes
         found: bool | None = known.get(mapper)
         if found is None:
             hierarchy = mapper.base_mapper.self_and_descendants
-            found = known[mapper] = any(self.on(one) for one in hierarchy)
+            found = known[mapper] = any(self.conditions_for(one) for one in hierarchy)
         if not found and not self._all:
             keep_with_mapping(mapper, FREE, self)
         return found
 
-    def may_concern(self, table: Any) -> bool:
+    def may_concern_table(self, table: Any) -> bool:
         """May anything be demanded of rows of the table? A look that costs little."""
         return bool(self._all) or table.name.lower() in _standing_tables().names
 
-    def may_be_named(self, sql: str) -> bool:
+    def may_be_named_in(self, sql: str) -> bool:
         """May such a table be named in the text? A look that costs little."""
         return bool(self._all) or _standing_tables().anywhere.search(sql) is not None
 
-    def again(self, write: Write) -> Write | None:
-        """As :meth:`alike` has said of an earlier row; ``None``: it was not asked."""
+    def cached_with_demands(self, write: Write) -> Write | None:
+        """As :meth:`with_shared_demands` has said of an earlier row; ``None``: it was not asked."""
         shape, params = write
         rows = self._rows.get(shape.mapper) if self._rows else None
         alike = self._alike if self._all else shape.mapper.__dict__.get(_UNDER, _NOTHING)
@@ -249,11 +252,12 @@ class Demands:
                 return write_of((under, {**params, **given, **own}))
         return write_of((under, {**params, **given} if given else params))
 
-    def alike(self, write: Write) -> Write:
-        """The same write, of a class whose rows are all asked the same; the next is :meth:`again`.
+    def with_shared_demands(self, write: Write) -> Write:
+        """Return the write under the demands of a class whose rows all have the same conditions.
 
-        Which it is depends on no object: the class is alone in its hierarchy. Where the session has
-        no demands but those that always stand, the next may be of another session.
+        :meth:`cached_with_demands` then answers for the next row. The class is the only one of its
+        hierarchy, so the conditions depend on no object. Where the session has only the demands
+        of all sessions, the next row may be another session's.
         """
         shape, mapper = write.shape, write.shape.mapper
         under, given, _ = self._made(shape, mapper)
@@ -261,17 +265,17 @@ class Demands:
         alike = self._alike
         if not self._all:
             alike = mapper.__dict__.get(_UNDER) or keep_with_mapping(mapper, _UNDER, {})
-        alike[shape, mapper not in self._rows] = under, given, bool(under.each), key
-        return self.again(write) or write
+        alike[shape, mapper not in self._rows] = under, given, bool(under.row_parameters), key
+        return self.cached_with_demands(write) or write
 
-    def demanded(self, write: Write, mapper: Mapper[Any]) -> Write:
+    def with_demands(self, write: Write, mapper: Mapper[Any]) -> Write:
         """The same write, of a row of the class, under these conditions."""
         shape, params = write
         if not self._rows:
-            more = self.on(mapper, shape.table, deleting=shape.deletes)
+            more = self.conditions_for(mapper, shape.table, deleting=shape.deletes)
             if not more:
                 return write
-            under = shape.under(more)
+            under = shape.with_conditions(more)
             return write_of((under, {**params, **self.params} if self.params else params))
         known = self._under.get((shape, mapper))
         if known is None:
@@ -283,17 +287,19 @@ class Demands:
         return write_of((under, {**params, **own} if own is given else {**params, **given, **own}))
 
     def _made(self, shape: Shape, mapper: Mapper[Any]) -> _Under:
-        under = shape.under(self.on(mapper, shape.table, deleting=shape.deletes))
-        rows = self._rows.get(facts(mapper).root) if under.each else None
-        return under, {**self.params, **under.nothing}, rows
+        under = shape.with_conditions(
+            self.conditions_for(mapper, shape.table, deleting=shape.deletes)
+        )
+        rows = self._rows.get(facts(mapper).root) if under.row_parameters else None
+        return under, {**self.params, **under.null_parameters}, rows
 
-    def of_row(self, mapper: Mapper[Any], identity: Identity) -> Mapping[str, Any]:
+    def values_of_row(self, mapper: Mapper[Any], identity: Identity) -> Mapping[str, Any]:
         """The values, and those that the row has of its own, as parameters."""
         rows = self._rows.get(facts(mapper).root)
         own = None if rows is None else rows.get(identity)
         return self.params if own is None else {**self.params, **own}
 
-    def bound_by(self, mapper: Mapper[Any], keys: Sequence[ColumnElement[Any]]) -> Given:
+    def values_for(self, mapper: Mapper[Any], keys: Sequence[ColumnElement[Any]]) -> Given:
         """The values for a statement whose parameters are not ours, of rows with these keys."""
 
         def bound(name: str, kind: TypeEngine[Any]) -> ColumnElement[Any]:
@@ -325,11 +331,11 @@ class _InOtherTables(Condition):
     def __post_init__(self) -> None:
         # values that each row has of its own are no parameters of a look at many
         object.__setattr__(self, "exact", self.said.exact)
-        object.__setattr__(self, "_judges", self.said.exact and not self.said.each)
+        object.__setattr__(self, "_judges", self.said.exact and not self.said.row_parameters)
 
     @property
-    def each(self) -> Mapping[str, TypeEngine[Any]]:
-        return self.said.each
+    def row_parameters(self) -> Mapping[str, TypeEngine[Any]]:
+        return self.said.row_parameters
 
     def clause(self, given: Given) -> ColumnElement[bool]:
         return self._there(literal_column("1")).where(self.said.clause(given)).exists()
@@ -415,8 +421,9 @@ def _as_said(condition: Condition, mapper: Mapper[Any], table: Any) -> Condition
 def _check(demand: Any) -> None:
     if not isinstance(demand, Demand) or type(demand).on is Demand.on:
         raise ConfigurationError(
-            f"{demand!r} is no demand: write a subclass of optilock.Demand with on(mapper), which"
-            " returns a Condition or None, and with values, a mapping of names to values."
+            f"{demand!r} is no demand: write a subclass of optilock.conditions.Demand with"
+            " on(mapper), which returns a Condition or None, and with values,"
+            " a mapping of names to values."
         )
     values = getattr(demand, "values", None)
     if not isinstance(values, Mapping) or not all(isinstance(name, str) for name in values):

@@ -1,8 +1,8 @@
-"""A guarded write as a value: which table, which row, which new values, under which conditions.
+"""A guarded write as a value: its table, its row, the new values, and the conditions.
 
-The unit of work of SQLAlchemy hands over a statement and a dictionary of parameters for each row.
-What all rows with the same statement and the same parameter names have in common is read once and
-kept as a :class:`Shape`; a row is then a :class:`Write`: a shape and its parameters.
+The unit of work of SQLAlchemy passes a statement and a dictionary of parameters for each row. A
+:class:`Shape` has the common part of all rows with the same statement and the same parameter names,
+and is made once. A row is a :class:`Write`: a shape and its parameters.
 
 The version is one :class:`~optilock.conditions.condition.Condition` of the write. Others can stand
 beside it: every form in which writes are sent takes the whole list, and a row that fails any of
@@ -20,7 +20,14 @@ from sqlalchemy import Column, ColumnElement, CursorResult, Delete, Table, Updat
 from sqlalchemy.orm import Mapper
 from sqlalchemy.types import TypeEngine
 
-from optilock.conditions.condition import Condition, Given, Match, failed, parameter, parameter_name
+from optilock.conditions.condition import (
+    Condition,
+    Given,
+    Match,
+    failed_conditions,
+    parameter,
+    parameter_name,
+)
 from optilock.mapped import Identity, Place, facts
 
 Params = dict[str, Any]
@@ -45,7 +52,7 @@ class Write(NamedTuple):
 
     def failed(self, seen: Sequence[Any]) -> tuple[Condition, ...]:
         """The conditions that are not true of a row of which this was seen."""
-        return failed(self.shape.conditions, self.params, seen)
+        return failed_conditions(self.shape.conditions, self.params, seen)
 
     def places(self) -> list[Place]:
         """The row, by the key that it had, and by the one that the write gives it."""
@@ -61,7 +68,7 @@ class Write(NamedTuple):
 write_of: Callable[[tuple[Shape, Params]], Write] = partial(tuple.__new__, Write)
 
 
-class Alone(NamedTuple):
+class SingleWrite(NamedTuple):
     """How a single row is written, and what the answer says."""
 
     statement: Any
@@ -88,7 +95,7 @@ class Lost(NamedTuple):
 
     @property
     def stands(self) -> bool:
-        """Is everything true of it, now that it is locked?"""
+        """Whether all conditions are true of the row, now that it is locked."""
         return self.stored is not None and not self.failed
 
 
@@ -114,7 +121,7 @@ class Shape:
     #: SQL expressions among the new values, but for those that only move the version.
     expressions: Mapping[Column[Any], Any] = field(default_factory=dict)
     #: Must be sent by itself: order matters, or the answer carries values.
-    alone: bool = False
+    sent_individually: bool = False
     #: Values of the row are compared besides its version.
     compares: bool = False
     #: Only ignored columns change: the version is neither checked nor moved.
@@ -145,15 +152,15 @@ class Shape:
     def deletes(self) -> bool:
         return isinstance(self.statement, Delete)
 
-    def under(self, more: tuple[Condition, ...]) -> Shape:
+    def with_conditions(self, more: tuple[Condition, ...]) -> Shape:
         """The same write with more conditions."""
         if not more:
             return self
         found: Shape | None = self.forms.get(more)
         if found is None:
             statement: Any = self.statement.where(*(one.clause(parameter) for one in more))
-            if not self.deletes and (gives := _gives(more, parameter)):
-                statement = statement.values(gives)
+            if not self.deletes and (extra := _extra_values(more, parameter)):
+                statement = statement.values(extra)
             found = self.forms[more] = replace(
                 self,
                 statement=statement,
@@ -171,18 +178,18 @@ class Shape:
             return self.statement
         more = self.conditions[len(self.bare.conditions) :]
         statement: Any = self.bare.judged.where(*(one.after_look(parameter) for one in more))
-        if not self.deletes and (gives := _gives(more, parameter)):
-            statement = statement.values(gives)
+        if not self.deletes and (extra := _extra_values(more, parameter)):
+            statement = statement.values(extra)
         judged: Update | Delete = statement
         return judged
 
     @cached_property
     def unversioned(self) -> Shape:
-        """The same write whatever the version is, which stays."""
+        """The same write for a row in any version, which stays."""
         values = dict(self.expressions)
         if self.token.column.onupdate is not None:
             values[self.token.column] = self.token.column
-        values |= self.gives(parameter)
+        values |= self.extra_values(parameter)
         where = [one.clause(parameter) for one in (*self.keys, *self.demanded)]
         statement = self.table.update().where(*where).values(values)
         return replace(self, statement=statement, conditions=self.demanded, bare=None, forms={})
@@ -198,18 +205,18 @@ class Shape:
         return tuple(one for one in self.conditions if not isinstance(one, Match))
 
     @cached_property
-    def each(self) -> Mapping[str, TypeEngine[Any]]:
+    def row_parameters(self) -> Mapping[str, TypeEngine[Any]]:
         """Values of the demanded conditions that each row has of its own."""
-        return {name: kind for one in self.demanded for name, kind in one.each.items()}
+        return {name: kind for one in self.demanded for name, kind in one.row_parameters.items()}
 
     @cached_property
-    def nothing(self) -> Mapping[str, Any]:
+    def null_parameters(self) -> Mapping[str, Any]:
         """The parameters of these, for a row that has none."""
-        return dict.fromkeys(map(parameter_name, self.each))
+        return dict.fromkeys(map(parameter_name, self.row_parameters))
 
-    def gives(self, given: Given) -> dict[Column[Any], ColumnElement[Any]]:
+    def extra_values(self, given: Given) -> dict[Column[Any], ColumnElement[Any]]:
         """What else the demanded conditions set."""
-        return {} if self.deletes else _gives(self.demanded, given)
+        return {} if self.deletes else _extra_values(self.demanded, given)
 
     @cached_property
     def exact(self) -> bool:
@@ -233,7 +240,7 @@ class Shape:
 
     @cached_property
     def changes_key(self) -> bool:
-        """Does the write give its row another primary key?"""
+        """Whether the write gives its row another primary key."""
         return not {key.column for key in self.keys}.isdisjoint(self.sets.values())
 
     def new_key(self, params: Params) -> Params:
@@ -254,8 +261,12 @@ class Shape:
         return tuple(names[name] for name in known.keys)
 
 
-def _gives(conditions: Iterable[Condition], given: Given) -> dict[Column[Any], ColumnElement[Any]]:
-    return {column: value for one in conditions for column, value in one.gives(given).items()}
+def _extra_values(
+    conditions: Iterable[Condition], given: Given
+) -> dict[Column[Any], ColumnElement[Any]]:
+    return {
+        column: value for one in conditions for column, value in one.extra_values(given).items()
+    }
 
 
 def places_of(writes: Iterable[Write]) -> set[Place]:
@@ -263,7 +274,7 @@ def places_of(writes: Iterable[Write]) -> set[Place]:
     return {place for write in writes for place in write.places()}
 
 
-def first_expected(
+def expected_versions(
     writes: Iterable[Write], expected: dict[Place, Any] | None = None
 ) -> dict[Place, Any]:
     """The version that each row was first expected to have; ``expected`` ones came before."""

@@ -2,15 +2,14 @@
 
 ==============  ====================================================================================
 base            all questions, with the answers for a database that optilock does not know
+registry        the databases that are known; each is imported when it is met
 causes          the meaning of an error's codes
 rows            rows found, locked, compared and written by their keys
-keys            several keys in one WHERE
 queue_sql       the statements of a queue; a folder, with a file for each use of messages
-catalogue       the columns, keys and triggers that the database has, read for all tables together
-weaknesses      settings of a database that make the check weaker
+catalogue       the columns, keys and weaknesses of tables, read for all of them together
 migrations      the triggers that versions depend on, and how a table in use gets a version
 locks           rows are locked; how long another transaction's lock is waited for
-values          the form in which a column keeps a value; names and texts in SQL
+values          rows by their keys, the form in which a column keeps a value, names and texts
 connections     notes on a connection: statements to undo it with, and how its transaction ended
 switch          from autocommit into a transaction, once; the effects of a statement
 transient       errors after which another run may succeed
@@ -22,20 +21,9 @@ An engine with more than codes has a folder: ``postgresql``, ``mariadb``, ``sqli
 answers are in ``database``, next to the forms for many rows and the statements of migrations.
 """
 
-# Importing an engine's file, or folder, makes it known.
-from optilock.dialects import known_by_codes as known_by_codes
-from optilock.dialects import mariadb as mariadb
-from optilock.dialects import postgresql as postgresql
-from optilock.dialects import sqlite as sqlite
-from optilock.dialects.base import (
-    Database,
-    database_of,
-    database_of_error,
-    register,
-    unwrapped,
-)
+from optilock.dialects.base import Database, KnownByCodes
 from optilock.dialects.causes import Cause
-from optilock.dialects.known_by_codes import KnownByCodes
+from optilock.dialects.registry import database_of, database_of_error, register, unwrapped_errors
 
 __all__ = [
     "Cause",
@@ -44,5 +32,5 @@ __all__ = [
     "database_of",
     "database_of_error",
     "register",
-    "unwrapped",
+    "unwrapped_errors",
 ]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cache
-from typing import Any, NamedTuple, Protocol, TypeVar
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from sqlalchemy import (
     URL,
@@ -16,20 +16,20 @@ from sqlalchemy import (
     types,
 )
 
-from optilock.columns.limits import Limits
+from optilock.columns.values import Limits
 from optilock.conditions.condition import Condition
 from optilock.conditions.write import Params, Write
-from optilock.dialects.catalogue import Catalogue
-from optilock.dialects.causes import error_chain, raised_by
-from optilock.dialects.keys import key_in
+from optilock.dialects.catalogue import Catalogue, Weakness
 from optilock.dialects.locks import RowLocks
 from optilock.dialects.migrations import GuardTriggers, Names, TriggerDDL, Ways
-from optilock.dialects.queue_sql import Messages, Place
 from optilock.dialects.rows import EachAlone, LockAndLook
-from optilock.dialects.values import Values
-from optilock.dialects.weaknesses import Weakness
+from optilock.dialects.values import Values, rows_with_keys
 from optilock.errors import ConfigurationError
 from optilock.mapped import Identity
+from optilock.tokens.sql_functions import DatabaseFunction
+
+if TYPE_CHECKING:
+    from optilock.dialects.queue_sql import Messages, Place
 
 #: The columns of a new row -> what an upsert makes of the row that is there: column -> value.
 Changes = Callable[[Any], Mapping[str, Any]]
@@ -81,7 +81,7 @@ class Switch(Protocol):
 
     @property
     def begun(self) -> bool:
-        """Is there a transaction, or one that begins with the next statement?"""
+        """Whether a transaction has begun, or begins with the next statement."""
 
     def begin(self) -> None:
         """A transaction begins with the next statement."""
@@ -93,10 +93,10 @@ class Switch(Protocol):
         """
 
     def carried_out(self) -> bool:
-        """Has the server carried it out, though an error has followed?"""
+        """Return whether the server has executed it, though an error has followed."""
 
     def has_spoken(self) -> bool:
-        """Has the server said something unasked, or hung up? ``False`` where nobody can tell."""
+        """Return whether the server has sent something unasked, or hung up, as far as known."""
 
 
 class Database(RowLocks, Values):
@@ -119,14 +119,14 @@ class Database(RowLocks, Values):
         self, columns: Sequence[ColumnElement[Any]], keys: Sequence[Identity]
     ) -> ColumnElement[bool]:
         """``key IN (…)``, so that a lock takes these rows and no other."""
-        return key_in(columns, keys)
+        return rows_with_keys(columns, keys)
 
     #: Conditions that every row fulfils: who judges them waits only briefly for locks from then on.
     #: None where the database finds a deadlock as soon as there is one.
     brief_waits: tuple[Condition, ...] = ()
 
     def form(self, writes: list[Write], dialect: Dialect, *, locked: bool = False) -> Form:
-        """How these rows of one table, more than one, are best written; are they locked?"""
+        """Return the form for two or more rows of one table, which may be ``locked`` already."""
         return LockAndLook(self) if self.locks_rows(dialect) else EachAlone()
 
     def all_or_error(self, writes: list[Write], dialect: Dialect) -> tuple[Any, Params] | None:
@@ -141,8 +141,11 @@ class Database(RowLocks, Values):
         return ()
 
     def is_miss(self, error: BaseException) -> bool:
-        """Is it the driver's error for a statement of :meth:`all_or_error`: a row has moved?"""
+        """Return whether a row of an :meth:`all_or_error` statement has moved, by its error."""
         return False
+
+    #: SQL of optilock's own functions, with {0} and {1} for their arguments.
+    sql_functions: Mapping[type[DatabaseFunction], str] = MappingProxyType({})
 
     # -- what a client sends ---------------------------------------------------------------------
 
@@ -156,9 +159,9 @@ class Database(RowLocks, Values):
     stores_before_rows_are_read: bool = True
 
     def telling(self, value: ColumnElement[Any]) -> ColumnElement[Any] | None:
-        """``value``, an integer, so that the answer to an UPDATE tells it (``lastrowid``).
+        """Return SQL of an integer that the answer to an UPDATE carries (``lastrowid``).
 
-        ``None`` where none does; where there is RETURNING nobody asks.
+        ``None``: there is none. It is not used where there is RETURNING.
         """
         return None
 
@@ -248,7 +251,7 @@ class Database(RowLocks, Values):
         """Raise ``ConfigurationError`` when its driver cannot do that."""
         raise ConfigurationError(cannot_pipeline(dialect))
 
-    # -- without a transaction (asked by optilock.unit.short) --------------------------------------
+    # -- without a transaction (asked by optilock.unit.round_trips) --------------------------------
 
     def refuse_short(self, dialect: Dialect) -> None:
         """Raise ``ConfigurationError`` when its driver, or the engine, cannot do that."""
@@ -270,7 +273,7 @@ class Database(RowLocks, Values):
     errors_end: bool = False
 
     def transaction_failed(self, connection: Connection) -> bool:
-        """Would COMMIT silently roll back, because of an error earlier in the transaction?"""
+        """Return whether COMMIT would silently roll back, after an error in the transaction."""
         return False
 
     #: Does COMMIT roll back after an error earlier in the transaction, and say nothing?
@@ -282,27 +285,27 @@ class Database(RowLocks, Values):
     ends_transactions: bool = False
 
     def ends_transaction(self, error: BaseException) -> bool:
-        """Is ``error`` such a one?"""
+        """Return whether ``error`` is such an error."""
         return False
 
     # -- several servers that write the same rows --------------------------------------------------
 
     def locks_are_local(self, connection: Connection) -> bool:
-        """Does a row that is locked on this server stay free on others that write it as well?
+        """Return whether a row that is locked here is free on other servers that write it.
 
         Then a conflict with them is told at COMMIT. It is found out once for an engine.
         """
         return False
 
     def is_out(self, connection: Connection, error: BaseException) -> bool:
-        """Does the server say that it cannot do that, where another one may?
+        """Return whether this server cannot do that, and another one may.
 
         A node that has lost its cluster; a standby that is asked to write.
         """
         return False
 
     def has_old_plans(self, error: BaseException) -> bool:
-        """Does it say that a statement was prepared before its table was altered?
+        """Return whether the error means that a table was altered after a statement was prepared.
 
         Each of the pool's connections has prepared it, and would say so once.
         """
@@ -395,43 +398,19 @@ def cannot_pipeline(dialect: Dialect) -> str:
     )
 
 
-D = TypeVar("D", bound=Database)
-_known: list[type[Database]] = []
+class KnownByCodes(Database):
+    """An engine known by its error codes: features that were not tested raise an error."""
 
+    #: Levels of isolation that the engine keeps as the SQL standard, and optilock, mean them.
+    levels: tuple[str, ...] = ("READ COMMITTED",)
 
-def register(kind: type[D]) -> type[D]:
-    """Let ``kind`` answer for the databases of its ``names``, and the errors of its ``drivers``."""
-    _known.append(kind)
-    _by_name.cache_clear()
-    return kind
-
-
-@cache
-def _by_name(name: str) -> Database:
-    return next((known() for known in _known if name in known.names), Database())
-
-
-def database_of(dialect: Dialect) -> Database:
-    """The answers for the database behind ``dialect``."""
-    return _by_name(dialect.name)
-
-
-def unwrapped() -> tuple[type[Exception], ...]:
-    """Of which classes an error of a connect may be that SQLAlchemy has not wrapped.
-
-    Most errors of these classes are no database's. ``is_transient`` tells them apart.
-    """
-    return tuple(one for known in _known for one in known().unwrapped())
-
-
-def database_of_error(error: BaseException | None) -> Database:
-    """The answers for the database whose driver raised ``error`` (``DBAPIError.orig``).
-
-    An error does not say which engine it came from, so its class's package decides, and then
-    those of the errors it was raised from.
-    """
-    for one in error_chain(error):
-        for known in _known:
-            if raised_by(one, known.drivers):
-                return _by_name(known.names[0])
-    return Database()
+    def level_options(self, level: str) -> dict[str, Any]:
+        """Or transactions would run at something that has the level's name and keeps less."""
+        if level in self.levels:
+            return super().level_options(level)
+        kept = " or ".join(f"Isolation.{one.replace(' ', '_')}" for one in self.levels)
+        raise ConfigurationError(
+            f"optilock knows {self.names[0]} by the codes of its errors alone, and cannot promise"
+            f" {level} there: {f'write isolation={kept}, or ' if kept else ''}leave isolation= out,"
+            " and give the rows versions. verify() checks what was only read."
+        )

@@ -1,12 +1,12 @@
-"""What the catalogue of a database says of tables: of all of a schema's with the same statements.
+"""The catalogue of a database: columns, keys and weaknesses of all tables of a schema.
 
 ::
 
     tables = database_of(dialect).catalogue(connection, "shop").tables({"pages", "items"})
     tables["pages"].column("version").type      # 'bigint(20)'
 
-A name without a schema stands for the table that a statement would find. What is not there, or not
-shown to the user of the connection, is not in the answer.
+A name without a schema stands for the table that a statement would find. Tables that do not exist,
+or are hidden from the connection's user, are not in the answer.
 """
 
 from __future__ import annotations
@@ -17,13 +17,23 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import groupby
 from operator import itemgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, bindparam, inspect, text
 
-from optilock.dialects.weaknesses import Weakness
 
-__all__ = ["Catalogue", "StoredColumn", "StoredTable"]
+class Weakness(NamedTuple):
+    """Something that makes the check of versions void (``severe``) or weaker.
+
+    A small function finds each weakness: it takes a record of what was read and yields it. The
+    functions of an engine are in its file ``weak``, with a list of them at its end: to add one,
+    write it and name it there.
+    """
+
+    code: str
+    severe: bool
+    message: str
+    advice: str
 
 
 @dataclass(frozen=True)
@@ -60,7 +70,7 @@ class StoredColumn:
 
     @property
     def is_filled(self) -> bool:
-        """May an INSERT leave it out?"""
+        """Whether an INSERT may omit it."""
         return self.nullable or self.default is not None or self.generated or self.numbered
 
 

@@ -11,7 +11,7 @@ from types import MappingProxyType
 
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
-from optilock.undocumented.connections import while_connecting
+from optilock.undocumented.connections import is_raised_while_connecting
 
 
 class Cause(Enum):
@@ -33,6 +33,11 @@ class Cause(Enum):
     OTHER = "other"
 
 
+def by_code(*rows: tuple[Cause, tuple[str | int, ...]]) -> Mapping[str | int, Cause]:
+    """Return code -> cause, from a table that has the codes of each cause; its order is kept."""
+    return MappingProxyType({code: cause for cause, codes in rows for code in codes})
+
+
 def error_chain(error: BaseException | None) -> Iterator[BaseException]:
     """The driver's error and what it was raised from.
 
@@ -45,8 +50,8 @@ def error_chain(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__
 
 
-def raised_by(error: BaseException, drivers: tuple[str, ...]) -> bool:
-    """Does one of these packages define the error's class, or a class it is derived from?"""
+def is_raised_by(error: BaseException, drivers: tuple[str, ...]) -> bool:
+    """Return whether one of these packages defines the error's class, or a base of it."""
     return any(
         kind.__module__ == driver or kind.__module__.startswith(driver + ".")
         for kind in type(error).__mro__
@@ -78,7 +83,7 @@ class ErrorCodes:
     forbidden: frozenset[str | int] = frozenset({"42501"})
 
     def forbids(self, error: DBAPIError) -> bool:
-        """Does the user lack the right to do that?"""
+        """Return whether the user lacks the right to do that."""
         return not self.forbidden.isdisjoint(self._codes(error))
 
     #: Codes that say that a row may not hold such values: a CHECK, the range of a type, a trigger
@@ -86,7 +91,7 @@ class ErrorCodes:
     unstorable: frozenset[str | int] = frozenset({"23514", "22003", "P0001"})
 
     def refuses_values(self, error: DBAPIError) -> bool:
-        """Is it the values of a row that the database does not take?"""
+        """Return whether the database refused the values of a row."""
         return not self.unstorable.isdisjoint(self._codes(error))
 
     def classify(self, error: DBAPIError, *, at_commit: bool = False) -> Cause:
@@ -100,20 +105,22 @@ class ErrorCodes:
         return Cause.CONNECTION_LOST if lost else Cause.OTHER
 
     def _connects_later(self, error: DBAPIError) -> bool:
-        return while_connecting(error) and any(map(self.connect_may_pass, error_chain(error.orig)))
+        return is_raised_while_connecting(error) and any(
+            map(self.connect_may_pass, error_chain(error.orig))
+        )
 
     def connect_may_pass(self, error: BaseException) -> bool:
-        """May a connect that ended with ``error``, which has no code, succeed when tried again?"""
+        """Return whether a connect that failed without a code may succeed later."""
         return isinstance(error, OSError)
 
     def rolled_back(self, error: DBAPIError) -> bool:
-        """Does this error, raised by COMMIT, prove that nothing was stored?
+        """Return whether this error of COMMIT proves that nothing was stored.
 
         Only an answer of the database does. Silence does not: a lost connection looks the same
         whether the work was stored or not.
         """
         codes = self._codes(error)
-        if while_connecting(error) or not self.lost_before_commit.isdisjoint(codes):
+        if is_raised_while_connecting(error) or not self.lost_before_commit.isdisjoint(codes):
             return True
         if error.connection_invalidated:
             return False
@@ -123,5 +130,5 @@ class ErrorCodes:
 
     def _codes(self, error: DBAPIError) -> list[str | int]:
         chain = error_chain(error.orig)
-        ours = (one for one in chain if not self.drivers or raised_by(one, self.drivers))
+        ours = (one for one in chain if not self.drivers or is_raised_by(one, self.drivers))
         return [code for one in ours for code in self.codes(one)]

@@ -1,9 +1,9 @@
-"""What is noted on a connection: what to undo before it is pooled, and errors that end its work.
+"""Notes on a connection: steps to undo before it is pooled, and errors that ended its work.
 
-**Undone.** What a unit of work sets on a connection goes when the connection does. Whatever path it
-takes back (commit, rollback, an error, a session that was only closed), the pool's ``checkin``
-event comes last and before anybody else can have it. A connection that cannot be put right is
-thrown away.
+**Undone.** Settings that a unit of work makes on a connection are undone when it is returned. On
+every path back (commit, rollback, an error, a session that was only closed) the pool's ``checkin``
+event comes last, before another user can get the connection. A connection that cannot be put right
+is thrown away.
 
 **Ended early.** MariaDB answers some errors by rolling back the *whole* transaction and then takes
 the next statement as the first of a new one. A program that swallows such an error would commit the
@@ -33,9 +33,9 @@ pool's others are made anew when they are next asked for, or a unit would meet t
 **Failed.** PostgreSQL refuses every statement after an error, until the transaction or a savepoint
 is rolled back. It does not refuse COMMIT: that is answered with ROLLBACK, and no error. A program
 that swallows the error and commits would believe that its work is stored. So from the first error
-of a transaction on its COMMIT is looked at, whoever sends it, and a failed transaction is rolled
-back with an error. A transaction without an error pays nothing. An error inside of a savepoint is
-not looked at: RELEASE of a failed one is refused by the server.
+of a transaction on, each COMMIT is checked, and a failed transaction is rolled back with an error.
+A transaction without an error pays nothing. An error inside a savepoint needs no check: the server
+refuses RELEASE of a failed one.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from sqlalchemy import Connection, Dialect, ExceptionContext, Pool, event
 
 from optilock.dialects.base import Database
 from optilock.errors import OptilockError
-from optilock.undocumented.connections import demand_rollback, renew_pool, thrown_away
+from optilock.undocumented.connections import demand_rollback, renew_pool, throw_away
 from optilock.undocumented.statements import listen_on
 
 #: An attribute of a connection that is watched: the transaction that was ended, and the error.
@@ -81,38 +81,42 @@ def watch_errors(connection: Connection, database: Database) -> bool:
         given = context.connection
         if given is None or _ENDED not in given.__dict__:
             return
+        out = not context.is_disconnect and database.is_out(given, context.original_exception)
+        if out:
+            context.is_disconnect = True  # the pool connects again, perhaps to another server
         if context.is_disconnect:
-            _note_lost(given, context.sqlalchemy_exception)
-            return
-        if database.is_out(given, context.original_exception):
-            context.is_disconnect = True  # the pool connects anew, perhaps to another server
             _note_lost(given, context.sqlalchemy_exception)
             return
         if database.has_old_plans(context.original_exception):
             renew_pool(given)
-        outside = context.statement is not None and not given.in_nested_transaction()
-        if database.commits_in_silence and outside:
-            _look_at_commit(given, database, context.original_exception)
-        at_release = database.release_may_fail_all and _is_release(context.statement)
-        if not (at_release or database.ends_transaction(context.original_exception)):
-            return
-        if ended_by(given) is None:
-            ended = given.get_transaction(), context.original_exception
-            setattr(given, _ENDED, ended)
-        if given.in_nested_transaction():
-            context.is_disconnect = True
-            context.invalidate_pool_on_disconnect = False  # the others are as good as before
-        elif outside:  # COMMIT has ended it anyway
-            demand_rollback(given)
+        _note_ended(given, context, database)
 
     return local
+
+
+def _note_ended(given: Connection, context: ExceptionContext, database: Database) -> None:
+    """Note an error that has ended the transaction, and refuse its COMMIT."""
+    outside = context.statement is not None and not given.in_nested_transaction()
+    if database.commits_in_silence and outside:
+        _look_at_commit(given, database, context.original_exception)
+    at_release = database.release_may_fail_all and _is_release(context.statement)
+    if not (at_release or database.ends_transaction(context.original_exception)):
+        return
+    if error_that_ended(given) is None:
+        ended = given.get_transaction(), context.original_exception
+        setattr(given, _ENDED, ended)
+    if given.in_nested_transaction():
+        context.is_disconnect = True
+        context.invalidate_pool_on_disconnect = False  # the others are as good as before
+    elif outside:  # COMMIT has ended it anyway
+        demand_rollback(given)
 
 
 def _is_release(statement: str | None) -> bool:
     return statement is not None and statement.startswith("RELEASE SAVEPOINT")
 
 
-def ended_by(connection: Connection) -> BaseException | None:
+def error_that_ended(connection: Connection) -> BaseException | None:
     """The error with which the database ended the transaction of ``connection`` early."""
     transaction, error = getattr(connection, _ENDED, (None, None))
     same = transaction is not None and transaction is connection.get_transaction()
@@ -128,7 +132,7 @@ def _note_lost(connection: Connection, error: BaseException | None) -> None:
         connection.__dict__.setdefault(_LOST, error)
 
 
-def lost_by(connection: Connection) -> BaseException | None:
+def error_that_lost(connection: Connection) -> BaseException | None:
     """The first error with which the connection was lost, as SQLAlchemy has raised it.
 
     What comes after it is refused in SQLAlchemy's words, which do not tell why.
@@ -170,7 +174,7 @@ _FAILED = (
 
 
 @contextmanager
-def afterwards(send: Callable[[str], object], statement: str) -> Iterator[None]:
+def send_afterwards(send: Callable[[str], object], statement: str) -> Iterator[None]:
     """Send ``statement`` after the block; where the block fails, that is what the caller hears."""
     try:
         yield
@@ -182,7 +186,7 @@ def afterwards(send: Callable[[str], object], statement: str) -> Iterator[None]:
 
 
 def give_back(connection: Connection) -> None:
-    """Close it; that it is dead by now is no news for whoever needs it no more."""
+    """Close the connection. If it is dead by now, log that and throw it away."""
     try:
         connection.close()
     except Exception:
@@ -192,10 +196,10 @@ def give_back(connection: Connection) -> None:
             connection.close()
 
 
-def clear(connections: Iterable[Connection]) -> None:
+def roll_back_all(connections: Iterable[Connection]) -> None:
     """Roll back below SQLAlchemy, which takes a transaction whose COMMIT failed for ended.
 
-    On SQLite it goes on after SQLITE_BUSY, and would be stored by whoever has the connection next.
+    On SQLite it goes on after SQLITE_BUSY, and the connection's next user would store it.
     """
     for connection in connections:
         if connection.closed or connection.invalidated:
@@ -207,7 +211,7 @@ def clear(connections: Iterable[Connection]) -> None:
 
 
 def has_ended_idle(connection: Connection) -> bool:
-    """Has the server said something, such as goodbye, on a connection that has asked for nothing?
+    """Return whether the server has sent something, such as goodbye, on an idle connection.
 
     Asked of the operating system, without a trip; where the driver shows no socket, ``False``.
     """
@@ -233,7 +237,7 @@ _log = logging.getLogger("optilock")
 _pools: WeakSet[Pool] = WeakSet()
 
 
-def undo_with(connection: Connection, undo: Undo) -> None:
+def undo_at_checkin(connection: Connection, undo: Undo) -> None:
     """Send, or call, ``undo`` when ``connection`` goes back to its pool; the last one first."""
     connection.info.setdefault(_UNDO, []).append(undo)
     pool = connection.engine.pool
@@ -253,7 +257,7 @@ def _checkin(dbapi_connection: Any, record: Any) -> None:
         _log.warning("a connection could not be put right and is thrown away", exc_info=True)
         record.invalidate()
     except BaseException:
-        thrown_away(record)
+        throw_away(record)
         raise
 
 

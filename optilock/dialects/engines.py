@@ -1,6 +1,6 @@
 """An engine, of either kind or from what a user wrote on a command line.
 
-What is to be done on one is written once, for the sync one.
+Work on an engine is written once, for the sync one.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from sqlalchemy import Engine, create_engine, make_url
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
 
 from optilock.dialects import database_of
-from optilock.errors import ConfigurationError, described
+from optilock.errors import ConfigurationError, describe
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
@@ -35,7 +35,7 @@ def on_engine(engine: Engine | AsyncEngine, work: Callable[[Engine], R], *, call
         return work(engine)
     if not isinstance(getattr(engine, "sync_engine", None), Engine):
         raise ConfigurationError(
-            f"{call}() takes an Engine or an AsyncEngine, not {described(engine)}: write"
+            f"{call}() takes an Engine or an AsyncEngine, not {describe(engine)}: write"
             " create_engine(url)."
         )
     if _loop_runs():

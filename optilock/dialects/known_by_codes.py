@@ -1,11 +1,12 @@
-"""Engines that are known by the codes of their errors alone, as their documentation tells them.
+"""Engines that are known by the codes of their errors alone, as their documentation lists them.
 
-A retry knows their conflicts, and versions are compared as everywhere. Nobody has tried more, so
-more is refused, with what to write instead: triggers, roll-outs, read-only transactions, and levels
-of isolation that the engine does not promise by that name.
+A retry recognises their conflicts, and versions are compared as everywhere. The rest is not tested,
+so :class:`~optilock.dialects.base.KnownByCodes` refuses it and names an alternative: triggers,
+roll-outs, read-only transactions, and levels of isolation that the engine does not promise by that
+name.
 
-One more engine is one more class, in a file that ``dialects/__init__.py`` imports, or in a program
-of your own::
+One more engine is one more class here, with its row in ``MODULES`` of
+:mod:`optilock.dialects.registry`, or a class in a program of your own::
 
     from optilock.dialects import Cause, KnownByCodes, register
 
@@ -20,41 +21,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from types import MappingProxyType
 from typing import Any
 
 from sqlalchemy import Connection, Dialect, Select, Table
 
-from optilock.dialects.base import Database, register
-from optilock.dialects.causes import Cause
+from optilock.dialects.base import KnownByCodes
+from optilock.dialects.causes import Cause, by_code
 from optilock.dialects.postgresql.database import PostgreSQL
-from optilock.errors import ConfigurationError
-
-
-class KnownByCodes(Database):
-    """What nobody has tried is refused."""
-
-    #: Levels of isolation that the engine keeps as the SQL standard, and optilock, mean them.
-    levels: tuple[str, ...] = ("READ COMMITTED",)
-
-    def level_options(self, level: str) -> dict[str, Any]:
-        """Or transactions would run at something that has the level's name and keeps less."""
-        if level in self.levels:
-            return super().level_options(level)
-        kept = " or ".join(f"Isolation.{one.replace(' ', '_')}" for one in self.levels)
-        raise ConfigurationError(
-            f"optilock knows {self.names[0]} by the codes of its errors alone, and cannot promise"
-            f" {level} there: {f'write isolation={kept}, or ' if kept else ''}leave isolation= out,"
-            " and give the rows versions. verify() checks what was only read."
-        )
+from optilock.dialects.registry import register
 
 
 class OverPostgreSQLsDrivers(KnownByCodes):
     """PostgreSQL's codes and protocol, through PostgreSQL's drivers.
 
-    An error shows only the driver, so at run time its codes are read by PostgreSQL's file. What an
-    error does to a transaction is asked of the engine: COMMIT after an error that a program has
-    swallowed is answered with ROLLBACK here, too, and RELEASE may report a conflict.
+    An error shows only the driver, so at run time PostgreSQL's class reads its codes. The engine's
+    own class knows the effects of an error on a transaction: COMMIT after an error that a program
+    has swallowed is answered with ROLLBACK here, too, and RELEASE may report a conflict.
     """
 
     causes = PostgreSQL.causes
@@ -72,8 +54,10 @@ class OverPostgreSQLsDrivers(KnownByCodes):
 
 @register
 class CockroachDB(OverPostgreSQLsDrivers):
-    """40001 is "restart transaction", 40003 "result is ambiguous" (its "Transaction Retry Error
-    Reference" and "Common Errors")."""
+    """CockroachDB: 40001 is "restart transaction", 40003 "result is ambiguous".
+
+    (Its "Transaction Retry Error Reference" and "Common Errors".)
+    """
 
     names = ("cockroachdb",)
     levels = ("READ COMMITTED", "SERIALIZABLE")
@@ -81,8 +65,9 @@ class CockroachDB(OverPostgreSQLsDrivers):
 
 @register
 class YugabyteDB(OverPostgreSQLsDrivers):
-    """40001 is a conflict or a read that must restart, 40P01 a deadlock ("Transaction error codes
-    in YSQL").
+    """YugabyteDB: 40001 is a conflict or a read that must restart, 40P01 a deadlock.
+
+    (Its "Transaction error codes in YSQL".)
 
     Its REPEATABLE READ is a snapshot that refuses to write over newer rows. Where the servers do
     not allow READ COMMITTED, that is what runs in its place ("Isolation levels").
@@ -94,11 +79,11 @@ class YugabyteDB(OverPostgreSQLsDrivers):
 
 @register
 class AuroraDSQL(OverPostgreSQLsDrivers):
-    """It looks for conflicts at COMMIT alone, and has one level ("Concurrency control").
+    """Aurora DSQL, with one level, looks for conflicts at COMMIT alone ("Concurrency control").
 
-    40001 is a row that somebody else has changed (OC000 in its text), or a schema (OC001). It has
-    no locks that keep others waiting, and its FOR UPDATE takes one row by its whole key, so many
-    rows are written one by one, and what would rely on a lock is refused.
+    40001 is a row (OC000 in its text) or a schema (OC001) that another transaction has changed. It
+    has no locks that keep others waiting, and its FOR UPDATE takes one row by its whole key. So
+    many rows are written one by one, and features that rely on a lock are refused.
     """
 
     names = ("auroradsql",)
@@ -116,12 +101,12 @@ _CONFLICT = re.compile(rf"{_TRANSACTION}:.*([Cc]onflict|PRIMARY KEY or UNIQUE)")
 
 @register
 class DuckDB(KnownByCodes):
-    """Optimistic by itself, and the one engine whose errors carry no code."""
+    """DuckDB: optimistic itself, and the one engine whose errors carry no code."""
 
     names = ("duckdb",)
     levels = ()  # a transaction has a snapshot, and no level
     drivers = ("duckdb", "_duckdb")
-    causes = MappingProxyType({"conflict": Cause.CONFLICT})
+    causes = by_code((Cause.CONFLICT, ("conflict",)))
 
     def codes(self, error: BaseException) -> Iterator[str | int]:
         text = str(error)
@@ -133,7 +118,7 @@ class DuckDB(KnownByCodes):
 
 @register
 class Firebird(KnownByCodes):
-    """A committed change and a real deadlock share one code, and tell apart by the next.
+    """Firebird: a committed change and a deadlock share one code, and differ in the next one.
 
     (Firebird language reference, appendix B.)
     """
@@ -141,24 +126,17 @@ class Firebird(KnownByCodes):
     names = ("firebird",)
     drivers = ("firebird.driver", "fdb")
     # In order: an error carries several, and the first of this table decides.
-    causes = MappingProxyType(
-        {
-            # lock conflict on no wait transaction, lock time-out on wait transaction
-            335544345: Cause.LOCK_TIMEOUT,
-            335544510: Cause.LOCK_TIMEOUT,
-            # update conflicts with concurrent update, concurrent transaction number is …
-            335544451: Cause.CONFLICT,
-            335544878: Cause.CONFLICT,
-            335544336: Cause.DEADLOCK,
-            335544648: Cause.CONNECTION_LOST,
-            335544721: Cause.CONNECTION_LOST,
-            335544726: Cause.CONNECTION_LOST,
-            335544727: Cause.CONNECTION_LOST,
-            335544741: Cause.CONNECTION_LOST,
-            335544856: Cause.CONNECTION_LOST,
-            "40001": Cause.CONFLICT,
-            -913: Cause.CONFLICT,
-        }
+    causes = by_code(
+        # lock conflict on no wait transaction, lock time-out on wait transaction
+        (Cause.LOCK_TIMEOUT, (335544345, 335544510)),
+        # update conflicts with concurrent update, concurrent transaction number is …
+        (Cause.CONFLICT, (335544451, 335544878)),
+        (Cause.DEADLOCK, (335544336,)),
+        (
+            Cause.CONNECTION_LOST,
+            (335544648, 335544721, 335544726, 335544727, 335544741, 335544856),
+        ),
+        (Cause.CONFLICT, ("40001", -913)),
     )
 
     def codes(self, error: BaseException) -> Iterator[str | int]:
@@ -197,24 +175,13 @@ class SQLServer(KnownByCodes):
         return query.with_hint(table, "WITH (REPEATABLEREAD, ROWLOCK)", "mssql")
 
     drivers = ("pyodbc", "pymssql", "_mssql", "mssql_python", "sqlalchemy.connectors.aioodbc")
-    causes = MappingProxyType(
-        {
-            # snapshot update conflict, and those of memory-optimized tables
-            3960: Cause.CONFLICT,
-            41301: Cause.CONFLICT,
-            41302: Cause.CONFLICT,
-            41305: Cause.CONFLICT,
-            41325: Cause.CONFLICT,
-            1205: Cause.DEADLOCK,
-            1222: Cause.LOCK_TIMEOUT,
-            # DB-Library: read failed, write failed, dead process
-            20004: Cause.CONNECTION_LOST,
-            20006: Cause.CONNECTION_LOST,
-            20047: Cause.CONNECTION_LOST,
-            # ODBC gives 1205 this SQLSTATE
-            "40001": Cause.DEADLOCK,
-            "08": Cause.CONNECTION_LOST,
-        }
+    causes = by_code(
+        # snapshot update conflict, and those of memory-optimized tables
+        (Cause.CONFLICT, (3960, 41301, 41302, 41305, 41325)),
+        (Cause.DEADLOCK, (1205, "40001")),  # ODBC gives 1205 this SQLSTATE
+        (Cause.LOCK_TIMEOUT, (1222,)),
+        # DB-Library: read failed, write failed, dead process
+        (Cause.CONNECTION_LOST, (20004, 20006, 20047, "08")),
     )
 
     def codes(self, error: BaseException) -> Iterator[str | int]:
@@ -240,33 +207,21 @@ class SQLServer(KnownByCodes):
 
 @register
 class Oracle(KnownByCodes):
-    """Its SERIALIZABLE is a snapshot: two transactions may each write what the other has read.
+    """Oracle: its SERIALIZABLE is a snapshot.
+
+    So two transactions may each write rows that the other has read.
 
     (Database Error Messages; python-oracledb.)
     """
 
     names = ("oracle",)
     drivers = ("oracledb", "cx_Oracle", "sqlalchemy.dialects.oracle")
-    causes = MappingProxyType(
-        {
-            # ORA-08177: can't serialize access for this transaction
-            8177: Cause.CONFLICT,
-            60: Cause.DEADLOCK,
-            # NOWAIT, WAIT n, distributed_lock_timeout
-            54: Cause.LOCK_TIMEOUT,
-            30006: Cause.LOCK_TIMEOUT,
-            2049: Cause.LOCK_TIMEOUT,
-            28: Cause.CONNECTION_LOST,
-            1012: Cause.CONNECTION_LOST,
-            3113: Cause.CONNECTION_LOST,
-            3114: Cause.CONNECTION_LOST,
-            3135: Cause.CONNECTION_LOST,
-            12537: Cause.CONNECTION_LOST,
-            "DPI-1010": Cause.CONNECTION_LOST,
-            "DPI-1080": Cause.CONNECTION_LOST,
-            "DPY-1001": Cause.CONNECTION_LOST,
-            "DPY-4011": Cause.CONNECTION_LOST,
-        }
+    causes = by_code(
+        (Cause.CONFLICT, (8177,)),  # ORA-08177: can't serialize access for this transaction
+        (Cause.DEADLOCK, (60,)),
+        (Cause.LOCK_TIMEOUT, (54, 30006, 2049)),  # NOWAIT, WAIT n, distributed_lock_timeout
+        (Cause.CONNECTION_LOST, (28, 1012, 3113, 3114, 3135, 12537, "DPI-1010", "DPI-1080")),
+        (Cause.CONNECTION_LOST, ("DPY-1001", "DPY-4011")),
     )
 
     def codes(self, error: BaseException) -> Iterator[str | int]:

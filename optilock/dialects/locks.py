@@ -1,4 +1,4 @@
-"""How rows are locked, and for how long somebody else's lock is waited for."""
+"""Locks of rows, and how long another transaction's lock is waited for."""
 
 from __future__ import annotations
 
@@ -10,10 +10,8 @@ from sqlalchemy import Connection, Dialect, Select, Table
 from sqlalchemy.exc import DBAPIError
 
 from optilock.dialects.causes import Cause, ErrorCodes
-from optilock.dialects.rows import require_locks, sends_for_update, with_hint
+from optilock.dialects.rows import ask_with_hint, require_locks, sends_for_update
 from optilock.errors import ConfigurationError
-
-__all__ = ["BEGINS", "RowLocks", "Wait"]
 
 #: In ``connection.info``: the driver is in its autocommit mode, and who has brought it there sees
 #: to it that a transaction begins where one is needed.
@@ -21,14 +19,14 @@ BEGINS = "optilock.begins"
 
 
 class RowLocks(ErrorCodes):
-    """What a database can be asked about locks."""
+    """The part of a database's class that concerns locks."""
 
     def locks_rows(self, dialect: Dialect) -> bool:
-        """Does a row that :meth:`lock` reads stay as it is until the transaction ends?"""
+        """Return whether rows that :meth:`lock` reads stay unchanged until the transaction ends."""
         return sends_for_update(dialect)
 
     def autocommits(self, connection: Connection) -> bool:
-        """Does every statement commit by itself, so that nothing could be rolled back?"""
+        """Return whether every statement commits itself, so that nothing can be rolled back."""
         driver = connection.connection.dbapi_connection
         return BEGINS not in connection.info and getattr(driver, "autocommit", False) is True
 
@@ -36,7 +34,7 @@ class RowLocks(ErrorCodes):
     one_lock: bool = False
 
     def begin_writing(self, connection: Connection, table: Table) -> None:
-        """Make sure that what is read next stays true until the transaction ends.
+        """Ensure that rows read next stay unchanged until the transaction ends.
 
         Raises:
             ConfigurationError: it does not, because nothing can lock a row here, or because every
@@ -52,7 +50,7 @@ class RowLocks(ErrorCodes):
         """``query`` with its rows locked for an update, after so long a wait at most.
 
         Raises:
-            ConfigurationError: nobody knows how to say so here.
+            ConfigurationError: optilock does not know the SQL for this database.
         """
         if not wait.usual:
             raise ConfigurationError(
@@ -77,19 +75,19 @@ class RowLocks(ErrorCodes):
     hides_from_locks: bool = False
 
     def has_hint(self, table: Table) -> bool:
-        """Does :meth:`lock` say how rows of the table are found?"""
+        """Return whether :meth:`lock` adds a hint by which rows of the table are found."""
         return False
 
     def refused_hint(self, table: Table, error: DBAPIError) -> bool:
-        """Was a locking read refused for what :meth:`lock` adds to it? It does so no more, then."""
+        """Return whether a locking read was refused for its hint, which is then dropped."""
         return False
 
     def refuses_many(self, error: DBAPIError) -> bool:
-        """Does the server refuse a statement for several rows, and the transaction goes on?"""
+        """Return whether the server refused a statement for several rows in a live transaction."""
         return False
 
     def lock_at_once(self, connection: Connection, query: Select[Any], table: Table) -> bool:
-        """Lock the row of ``query``, or wait for nobody: ``False`` if somebody has it, or none is.
+        """Lock the row of ``query`` without waiting; ``False`` if it is locked or missing.
 
         To be asked on a connection of its own, as the first thing of a transaction.
         """
@@ -97,7 +95,7 @@ class RowLocks(ErrorCodes):
         try:
             with self.waiting(connection, wait):
                 self.begin_writing(connection, table)
-                found = with_hint(
+                found = ask_with_hint(
                     self, table, lambda: connection.execute(self.lock_within(query, table, wait))
                 )
                 return found.first() is not None
@@ -107,7 +105,7 @@ class RowLocks(ErrorCodes):
             raise
 
     def reads_snapshot(self, connection: Connection) -> bool:
-        """Would a change of a row by others end this transaction, once it writes the row as well?
+        """Return whether writing a row that others have changed ends this transaction.
 
         Nothing is asked of the server: what it was told by SQLAlchemy counts.
         """
@@ -116,7 +114,7 @@ class RowLocks(ErrorCodes):
         return str(level).upper() in ("REPEATABLE READ", "SERIALIZABLE")
 
     def shows_newest_after_miss(self, connection: Connection) -> bool:
-        """After a write that has matched no row, do plain reads show what others have written?"""
+        """Return whether plain reads after a missed write show what others have written."""
         return not self.reads_snapshot(connection)
 
     #: May a locking read show a row that plain reads of the same transaction do not show?
@@ -143,7 +141,7 @@ class Wait:
 
     @property
     def milliseconds(self) -> int | None:
-        """How long to wait at most; 0 also for who skips; ``None``: as the database is set up."""
+        """The longest wait; 0 with ``skip``, too; ``None``: as the database is configured."""
         if self.skip:
             return 0
         return None if self.seconds is None else round(self.seconds * 1000)

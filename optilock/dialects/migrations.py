@@ -1,4 +1,4 @@
-"""What a migration asks of a database: triggers that versions depend on, and roll-outs.
+"""The differences between databases in migrations: version triggers, and roll-outs.
 
 One class for each, and each engine's file overrides what differs.
 """
@@ -28,8 +28,7 @@ from sqlalchemy import (
 from sqlalchemy.engine.default import DefaultDialect
 from sqlalchemy.exc import DBAPIError
 
-from optilock.dialects.keys import key_in
-from optilock.dialects.values import plain, quoted, quoted_table, sql_of
+from optilock.dialects.values import plain_ddl, quote_name, quote_table, rows_with_keys, sql_of
 from optilock.errors import ConfigurationError, OptilockError
 from optilock.tokens import Token
 from optilock.tokens.guard_trigger import GuardTrigger
@@ -77,7 +76,7 @@ class Found:
     fires: str = ""
 
     def is_made_by(self, source: str, fires: str) -> bool:
-        """Does it do this, at these moments?
+        """Return whether the trigger has this source and fires at these moments.
 
         Raises:
             OptilockError: the user may not see that.
@@ -125,7 +124,7 @@ class GuardTriggers:
         return ""
 
     def found(self, connection: Connection, schema: str | None) -> list[Found]:
-        """All triggers of a schema, whoever made them."""
+        """Return all triggers of a schema, optilock's and others."""
         if self.catalogue is None:
             return []
         rows = connection.execute(text(self.catalogue), {"schema": schema})
@@ -140,17 +139,17 @@ class GuardTriggers:
     # -- words ---------------------------------------------------------------------------------
 
     def new(self, column: str) -> str:
-        return f"NEW.{quoted(self.dialect, column)}"
+        return f"NEW.{quote_name(self.dialect, column)}"
 
     def old(self, column: str) -> str:
-        return f"OLD.{quoted(self.dialect, column)}"
+        return f"OLD.{quote_name(self.dialect, column)}"
 
     def table(self, guard: GuardTrigger) -> str:
-        return quoted_table(self.dialect, guard.table, guard.schema)
+        return quote_table(self.dialect, guard.table, guard.schema)
 
     def trigger(self, guard: GuardTrigger) -> str:
         """The trigger's, or its function's, name with its schema."""
-        return quoted_table(self.dialect, guard.name, guard.schema)
+        return quote_table(self.dialect, guard.name, guard.schema)
 
     def following(self, guard: GuardTrigger) -> str:
         """SQL of the version that comes after the old one."""
@@ -230,8 +229,8 @@ class Target:
 
     def names(self, dialect: Dialect) -> tuple[str, str]:
         """The table and the column, quoted."""
-        quoted = dialect.identifier_preparer
-        return quoted.format_table(self.table), quoted.quote(self.name)
+        preparer = dialect.identifier_preparer
+        return preparer.format_table(self.table), preparer.quote(self.name)
 
     def next_keys(self, after: Key | None, size: int) -> Select[Any]:
         """The keys of the next rows without a version, in the database's own order."""
@@ -242,7 +241,7 @@ class Target:
 
     def among(self, keys: Sequence[Key]) -> ColumnElement[bool]:
         """Rows with these keys."""
-        return key_in(self.keys, keys)
+        return rows_with_keys(self.keys, keys)
 
     def beyond(self, key: Key) -> ColumnElement[bool]:
         """Rows after ``key``. Spelled out: not every planner uses an index for row values."""
@@ -255,7 +254,7 @@ class Target:
         )
 
 
-def sends(*statements: str) -> Step:
+def step_of(*statements: str) -> Step:
     """A step that sends these."""
 
     def step(connection: Sending) -> None:
@@ -313,11 +312,11 @@ class Ways:
         return None
 
     def interrupted(self, error: DBAPIError) -> bool:
-        """Is ``error`` what ends a statement that has waited for too long?"""
+        """Return whether ``error`` ended a statement that waited for too long."""
         return False
 
     def hides_rows(self, connection: Connection, target: Target) -> bool:
-        """May the table have rows that this user does not see, and so cannot fill?"""
+        """Return whether the table may have rows that this user cannot see, and so cannot fill."""
         return False
 
     def check(self, target: Target) -> None:
@@ -328,7 +327,7 @@ class Ways:
     letters = "characters"
 
     def takes_name(self, name: str) -> bool:
-        """Is ``name`` short enough for a column?"""
+        """Return whether ``name`` is short enough for a column."""
         return len(name) <= self.longest_name
 
     # -- the steps ---------------------------------------------------------------------------
@@ -346,7 +345,7 @@ class Ways:
 
         def step(connection: Sending) -> None:
             for statement in statements:
-                connection.execute(plain(statement))
+                connection.execute(plain_ddl(statement))
 
         return step
 
@@ -365,7 +364,7 @@ class Ways:
     def drop_column(self, target: Target, dialect: Dialect) -> Sequence[Step]:
         """The column goes, with its values."""
         table, column = target.names(dialect)
-        return [sends(f"ALTER TABLE {table} DROP COLUMN {column}")]
+        return [step_of(f"ALTER TABLE {table} DROP COLUMN {column}")]
 
     def undo_require(self, target: Target, dialect: Dialect) -> Sequence[Step]:
         """What :meth:`require` has left behind when it failed, and others would trip over."""
@@ -399,7 +398,7 @@ class Ways:
         return f"({sql_of(self.speaks, first)})" if self.brackets else sql_of(self.speaks, first)
 
     def fills_as_it_adds(self, token: Token) -> bool:
-        """Does ADD COLUMN give every row that is there a version of its own?"""
+        """Return whether ADD COLUMN gives every existing row its own version."""
         return True
 
     def first_of(self, token: Token) -> str:
@@ -417,6 +416,6 @@ class Ways:
         return None
 
     def is_left(self, connection: Connection, target: Target) -> bool:
-        """Is there a row without a version left?"""
+        """Return whether a row without a version is left."""
         left = select(target.keys[0]).where(target.version.is_(None)).limit(1)
         return connection.execute(left).first() is not None

@@ -29,22 +29,20 @@ from sqlalchemy import (
 )
 from sqlalchemy.exc import DBAPIError
 
-from optilock.conditions.condition import Match, demanded_of
+from optilock.conditions.condition import Match, demanded_parameters
 from optilock.conditions.write import Shape, Write
 from optilock.errors import ConfigurationError, NotWritten
-
-__all__ = ["Loop", "execute_counted"]
 
 Key = tuple[Any, ...]
 T = TypeVar("T")
 
 
-def native(connection: Connection, statement: Any, params: Any = None) -> Any:
+def execute_unguarded(connection: Connection, statement: Any, params: Any = None) -> Any:
     """Execute past the guard."""
     return type(connection).execute(connection, statement, params)
 
 
-def with_hint(database: Hints, table: Table, ask: Callable[[], T]) -> T:
+def ask_with_hint(database: Hints, table: Table, ask: Callable[[], T]) -> T:
     """The answer to a locking read that ``ask`` makes and sends; again, if its hint was refused."""
     try:
         return ask()
@@ -54,16 +52,16 @@ def with_hint(database: Hints, table: Table, ask: Callable[[], T]) -> T:
     return ask()
 
 
-def found_in_turn(
+def lock_in_turn(
     database: Hints, table: Table, keys: Sequence[Key], ask: Callable[[Sequence[Key]], Iterable[T]]
 ) -> Iterable[T]:
     """The rows with these keys, locked: together, or in turn where the server refuses that."""
     try:
-        return with_hint(database, table, lambda: ask(keys))
+        return ask_with_hint(database, table, lambda: ask(keys))
     except DBAPIError as error:
         if len(keys) == 1 or not database.refuses_many(error):
             raise
-    in_turn = (with_hint(database, table, partial(ask, [key])) for key in keys)
+    in_turn = (ask_with_hint(database, table, partial(ask, [key])) for key in keys)
     return chain.from_iterable(in_turn)
 
 
@@ -75,7 +73,7 @@ class EachAlone:
         return [
             write
             for write in writes
-            if not native(connection, write.shape.statement, write.params).rowcount
+            if not execute_unguarded(connection, write.shape.statement, write.params).rowcount
         ]
 
 
@@ -88,7 +86,7 @@ class LockAndLook:
     def send(self, connection: Connection, writes: list[Write]) -> list[Write]:
         """Write the rows; return those that were changed by others or are gone."""
         matched, missed = judge(self._database, connection, writes)
-        for same in by_shape(matched):
+        for same in group_by_shape(matched):
             missed = [*missed, *self.write(connection, same[0].shape, same)]
         return missed
 
@@ -97,7 +95,7 @@ class LockAndLook:
         rows = [write.params for write in writes]
         kept = not self._database.autocommits(connection)  # is what we looked at still locked?
         statement = shape.judged if kept else shape.statement
-        result = native(connection, statement, rows if len(rows) > 1 else rows[0])
+        result = execute_unguarded(connection, statement, rows if len(rows) > 1 else rows[0])
         if result.returns_rows:
             written = len(result.all())  # SQLite counts them when they are read
         elif connection.dialect.supports_sane_multi_rowcount or len(rows) == 1:
@@ -112,7 +110,7 @@ class LockAndLook:
 
     def _not_as_demanded(self, connection: Connection, writes: list[Write]) -> list[Write]:
         """Those of which what the session demands is not true: of the row, or beside it."""
-        stored = looked_at(self._database, connection, writes)
+        stored = lock_and_read(self._database, connection, writes)
         return [
             write
             for write in writes
@@ -123,7 +121,7 @@ class LockAndLook:
     def _written(self, connection: Connection, writes: list[Write]) -> int:
         """How many of these locked rows carry what was written, for drivers that cannot add up."""
         shape = writes[0].shape
-        stored = looked_at(self._database, connection, writes)
+        stored = lock_and_read(self._database, connection, writes)
         if shape.deletes:
             return len(writes) - len(stored)
         token = shape.token.column.key
@@ -139,7 +137,7 @@ def judge(
     shape = writes[0].shape
     if shape.locked and not shape.demanded:
         return writes, []
-    stored = looked_at(database, connection, writes)
+    stored = lock_and_read(database, connection, writes)
     matched: list[Write] = []
     missed: list[Write] = []
     for write in writes:
@@ -152,14 +150,14 @@ def judge(
     return matched, missed
 
 
-def mixed(values: Iterable[Any]) -> bool:
-    """Are they of several Python types? In one array or table they would all have to become one."""
+def have_mixed_types(values: Iterable[Any]) -> bool:
+    """Return whether they have several Python types, which one array or table cannot hold."""
     kinds = set(map(type, values))
     kinds.discard(type(None))
     return len(kinds) > 1
 
 
-def by_shape(writes: list[Write]) -> list[list[Write]]:
+def group_by_shape(writes: list[Write]) -> list[list[Write]]:
     """The writes of each shape, in the order that they have."""
     found: dict[int, list[Write]] = {}
     for write in writes:
@@ -167,7 +165,7 @@ def by_shape(writes: list[Write]) -> list[list[Write]]:
     return list(found.values())
 
 
-def looked_at(
+def lock_and_read(
     database: Locks, connection: Connection, writes: list[Write]
 ) -> dict[Key, tuple[Any, ...]]:
     """Key -> what the conditions look at, for the rows that exist, locked in key order."""
@@ -177,17 +175,17 @@ def looked_at(
     found: dict[Key, tuple[Any, ...]] = {}
     conditions = (*shape.keys, *shape.conditions)
     columns = [column for condition in conditions for column in condition.looks]
-    values = demanded_of(params) if shape.demanded else None
+    values = demanded_parameters(params) if shape.demanded else None
     width = len(shape.keys)
     step = database.keys_at_once(width)
 
     def ask(some: Sequence[Key]) -> Any:
         query = _where_key_in(database, select(*columns), shape, some)
         locked = database.lock(query, shape.table, deleting=shape.deletes)
-        return native(connection, locked, values)
+        return execute_unguarded(connection, locked, values)
 
     for some in (keys[start : start + step] for start in range(0, len(keys), step)):
-        for row in found_in_turn(database, shape.table, some, ask):
+        for row in lock_in_turn(database, shape.table, some, ask):
             found[tuple(row[:width])] = tuple(row[width:])
     return found
 
@@ -220,21 +218,21 @@ _known: WeakKeyDictionary[Dialect, bool] = WeakKeyDictionary()
 
 
 class Hints(Protocol):
-    """Does a database take what locking reads say of how rows are found?"""
+    """The questions about hints in locking reads."""
 
     def refused_hint(self, table: Table, error: DBAPIError) -> bool: ...
     def refuses_many(self, error: DBAPIError) -> bool: ...
 
 
 class Keeps(Protocol):
-    """Does a database keep rows as they are?"""
+    """The questions about keeping rows unchanged."""
 
     def locks_rows(self, dialect: Dialect) -> bool: ...
     def autocommits(self, connection: Connection) -> bool: ...
 
 
 class Locks(Keeps, Hints, Protocol):
-    """What is asked of a database by whoever locks rows and looks at them."""
+    """The questions about a database for locking rows and reading them."""
 
     def keys_at_once(self, width: int) -> int: ...
     def at_keys(
@@ -245,7 +243,7 @@ class Locks(Keeps, Hints, Protocol):
 
 
 def sends_for_update(dialect: Dialect) -> bool:
-    """Does the dialect write the FOR UPDATE of ``with_for_update()``, or leave it out?"""
+    """Return whether the dialect writes the FOR UPDATE of ``with_for_update()``."""
     found = _known.get(dialect)
     if found is None:
         plain: Select[Any] = select(literal_column("1"))

@@ -1,37 +1,43 @@
-"""From statements that commit themselves into a transaction, on one connection, and once.
+"""One statement without a transaction, or else a transaction: the end of a short unit of work.
 
-For the length of a short unit of work (:mod:`optilock.unit.short`) the driver is in its autocommit
-mode. Plain SELECTs go through, and one statement that is announced. Before anything else the mode
-is left: a transaction begins, and what follows belongs to it.
+During a unit with ``short=True`` (:mod:`optilock.unit.round_trips`) the driver is in its autocommit
+mode. A :class:`~optilock.dialects.base.Switch` lets plain SELECTs pass, and one announced
+statement. Before anything else it leaves the mode: a transaction begins, and the following
+statements belong to it. :class:`OneStatement` announces the unit's only write, or refuses, so that
+the guard (:mod:`optilock.watched.guard.writes_with_commit`) sends the rows in a transaction.
 
-This one hears of every statement of SQLAlchemy's connection. psycopg's cursors know more, and
-bring BEGIN along with the statement: there the switch is a
-:class:`~optilock.dialects.postgresql.line.Line`.
+The switch of this file listens to SQLAlchemy's connection. psycopg's cursors send BEGIN together
+with a statement. There the switch is a :class:`~optilock.dialects.postgresql.line.Line`, which also
+sends the last writes of pipelined units (``dialects/postgresql/last_writes.py``).
+
+:func:`residue_of` reads from a statement's text how much it leaves behind in its transaction.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import IntEnum
 from functools import lru_cache, partial
 from typing import Any
 
-from sqlalchemy import Connection, event
+from sqlalchemy import Connection, CursorResult, event
+from sqlalchemy.exc import DBAPIError
 
-from optilock.dialects.base import Switch
-from optilock.dialects.connections import undo_with
+from optilock.conditions.write import SingleWrite, Write
+from optilock.dialects.base import Database, Switch
+from optilock.dialects.connections import undo_at_checkin
 from optilock.dialects.locks import BEGINS
+from optilock.dialects.rows import execute_unguarded
+from optilock.dialects.transient import answer_unknown
 from optilock.errors import OptilockError
 from optilock.undocumented.statements import is_server_side
 
-__all__ = ["AFTER_THE_END", "Interposed", "open_switch"]
-
 
 class Interposed(Exception):
-    """A listener sends a statement of its own before one that was announced. Neither was sent.
+    """A listener sends a statement of its own before an announced one. Neither was sent.
 
-    Who has announced it catches this, and sends it with the rest of the transaction.
+    The sender of the announced statement catches this, and sends it in the transaction.
     """
 
     def __init__(self) -> None:
@@ -41,12 +47,101 @@ class Interposed(Exception):
         )
 
 
-class _ByEvents:
+class OneStatement:
+    """Sends the last writes of a unit without a transaction, or begins one.
+
+    It is an :class:`~optilock.watched.session.record.Ending`.
+    """
+
+    def __init__(self, switch: Switch) -> None:
+        self.unanswered = self._stored = False
+        self._switch = switch
+
+    @property
+    def stored(self) -> bool:
+        """True once the write was carried out: no statement may follow it."""
+        return self._stored or self._switch.stored
+
+    def send(
+        self,
+        connection: Connection,
+        together: Sequence[list[Write]],
+        database: Database,
+        alone: SingleWrite | None = None,
+        *,
+        locked: bool = False,
+    ) -> list[Write] | None:
+        """Write these rows in one statement, which commits itself; or return those that missed.
+
+        After None nothing was written, and a transaction begins with the next statement.
+        """
+        if self._switch.begun or len(together) != 1 or self._switch.has_spoken():
+            return None
+        (writes,) = together
+        try:
+            if len(writes) == 1:
+                return self._send_row(connection, writes[0], alone)
+            return self._send_rows(connection, writes, database)
+        except Interposed:
+            return None
+
+    def _send_row(
+        self, connection: Connection, write: Write, alone: SingleWrite | None
+    ) -> list[Write]:
+        if self._execute(connection, alone or SingleWrite.of(write), write.shape.token.parameter):
+            return []
+        self._switch.begin()
+        return [write]
+
+    def _send_rows(
+        self, connection: Connection, writes: list[Write], database: Database
+    ) -> list[Write] | None:
+        raising = database.all_or_error(writes, connection.dialect)
+        if raising is None:
+            return None
+        statement, params = raising
+        try:
+            # A miss is an error of this statement, so an answer means that all rows are written.
+            self._execute(
+                connection, SingleWrite(statement, params, _is_answer), next(iter(params))
+            )
+        except DBAPIError as error:
+            if error.orig is None or not database.is_miss(error.orig):
+                raise
+            self.unanswered = False
+            return None
+        return []
+
+    def _execute(self, connection: Connection, alone: SingleWrite, parameter: str) -> bool:
+        self._switch.let_through(alone.statement, parameter)
+        try:
+            result = execute_unguarded(connection, alone.statement, alone.params)
+            written = alone.written(result)
+            result.close()
+            return written
+        except BaseException as error:
+            self.unanswered = answer_unknown(error)
+            if isinstance(error, DBAPIError) or self.unanswered:
+                self._switch.stored = False
+            else:  # perhaps of a hook that comes after the statement
+                self._switch.stored = self._switch.carried_out()
+            raise
+
+    def over(self) -> None:
+        """End the unit: later statements on the connection do not belong to it."""
+        self._stored, self._switch.stored = self.stored, False
+
+
+def _is_answer(result: CursorResult[Any]) -> bool:
+    return True
+
+
+class _SwitchByEvents:
     def __init__(
         self, connection: Connection, leave: Callable[[], None], streams_begin: bool
     ) -> None:
         self.stored = self.begun = False
-        self._through: Any = None
+        self._announced: Any = None
         self._cursor: Any = None
         self._leave, self._streams_begin = leave, streams_begin
         event.listen(connection, "before_cursor_execute", self._before)
@@ -59,12 +154,12 @@ class _ByEvents:
         if self.stored:
             self.stored = self.carried_out()
             raise OptilockError(AFTER_THE_END) if self.stored else Interposed
-        announced, self._through = self._through, None
+        announced, self._announced = self._announced, None
         if announced is not None:
             if context.invoked_statement is not announced:
                 raise Interposed
             self.stored, self._cursor = True, cursor
-        elif not is_plain(statement) or (self._streams_begin and is_server_side(context)):
+        elif not is_plain_select(statement) or (self._streams_begin and is_server_side(context)):
             self.begin()
 
     def begin(self) -> None:
@@ -72,7 +167,7 @@ class _ByEvents:
         self._leave()
 
     def let_through(self, statement: Any, parameter: str) -> None:
-        self._through = statement
+        self._announced = statement
 
     def carried_out(self) -> bool:
         return self.stored and bool(self._cursor.rowcount > 0)
@@ -84,12 +179,12 @@ class _ByEvents:
 def open_switch(
     connection: Connection, leave: Callable[[], None], *, streams_begin: bool = False
 ) -> Switch:
-    """The switch of a connection in autocommit mode, which ``leave`` takes it out of.
+    """Return the switch of a connection in autocommit mode, which ``leave`` takes it out of.
 
     ``streams_begin``: the database has cursors in a transaction only.
     """
-    connection.info[BEGINS] = switch = _ByEvents(connection, leave, streams_begin)
-    undo_with(connection, partial(_forget, connection.info))
+    connection.info[BEGINS] = switch = _SwitchByEvents(connection, leave, streams_begin)
+    undo_at_checkin(connection, partial(_forget, connection.info))
     return switch
 
 
@@ -107,7 +202,7 @@ AFTER_THE_END = (
 
 # -- what a statement leaves behind in its transaction ---------------------------------------------
 
-#: Words that may stand before a parenthesis; any other one is taken for a function.
+#: Words that may stand before a parenthesis; any other word is treated as a function.
 _NO_FUNCTIONS = frozenset(
     {"ALL", "AND", "ANY", "AS", "BETWEEN", "BY", "CASE", "ELSE", "FROM", "IN", "JOIN", "NOT", "ON"}
     | {"OR", "SELECT", "THEN", "UNION", "WHEN", "WHERE", "NUMERIC", "VARCHAR"}
@@ -121,29 +216,29 @@ _LOCKS = re.compile(
 )
 
 
-class Leaves(IntEnum):
-    """What a statement, or a transaction so far, leaves behind; the greater counts."""
+class Residue(IntEnum):
+    """The effects that a statement, or a transaction so far, leaves behind; the greater counts."""
 
     NOTHING = 0
     #: Locks on rows that it has read.
     ROW_LOCKS = 1
-    #: Changed rows, settings, locks of other kinds, savepoints; or nobody knows.
+    #: Changed rows, settings, locks of other kinds, savepoints, or unknown effects.
     MORE = 2
 
 
 @lru_cache(maxsize=1000)
-def left_by(query: Any) -> Leaves:
-    """What does the statement leave behind?"""
+def residue_of(query: Any) -> Residue:
+    """Return what the statement leaves behind; in doubt ``MORE``."""
     if not isinstance(query, str) or query[:6].upper() != "SELECT":
-        return Leaves.MORE
+        return Residue.MORE
     reading = _LOCKS.sub("", query)
     if _LEAVES_MORE.search(reading):
-        return Leaves.MORE
+        return Residue.MORE
     if not all(word.upper() in _NO_FUNCTIONS for word in _WORDS.findall(reading)):
-        return Leaves.MORE
-    return Leaves.NOTHING if reading == query else Leaves.ROW_LOCKS
+        return Residue.MORE
+    return Residue.NOTHING if reading == query else Residue.ROW_LOCKS
 
 
-def is_plain(query: Any) -> bool:
-    """Does a statement only read, and leave nothing behind? If in doubt, it does not."""
-    return left_by(query) is Leaves.NOTHING
+def is_plain_select(query: Any) -> bool:
+    """Return whether a statement only reads, and leaves nothing behind; False in doubt."""
+    return residue_of(query) is Residue.NOTHING

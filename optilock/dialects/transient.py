@@ -1,4 +1,4 @@
-"""Would the same work, run again from the start, have a chance?
+"""Errors after which the same work may succeed if it runs again from the start.
 
 ::
 
@@ -39,25 +39,16 @@ from optilock.dialects import database_of_error
 from optilock.dialects.causes import Cause
 from optilock.errors import NotWritten, PreconditionFailed, WouldOverwrite
 from optilock.undocumented.connections import (
-    not_from_commit,
-    while_connecting,
-    while_setting_options,
+    is_not_from_commit,
+    is_raised_while_connecting,
+    is_raised_while_setting_options,
 )
-
-__all__ = [
-    "Cause",
-    "answer_unknown",
-    "cause_of",
-    "commit_outcome_unknown",
-    "ended_by_conflict",
-    "is_transient",
-]
 
 _PASSING = frozenset(Cause) - {Cause.UNKNOWN_OUTCOME, Cause.OTHER}
 
 
 def is_transient(error: BaseException) -> bool:
-    """Is it worth running the whole unit of work again?
+    """Return whether the whole unit of work may succeed if it runs again.
 
     True for conflicts (``ConcurrencyError``, SQLAlchemy's ``StaleDataError``), deadlocks, lock
     timeouts, connections lost before COMMIT, connects that found no server, and tables that were
@@ -70,7 +61,7 @@ def is_transient(error: BaseException) -> bool:
     if isinstance(error, StaleDataError):
         return True
     if not isinstance(error, DBAPIError):
-        begun = while_connecting(error) or while_setting_options(error)
+        begun = is_raised_while_connecting(error) or is_raised_while_setting_options(error)
         return begun and cause_of(_wrapped(error)) in _PASSING
     return cause_of(error) in _PASSING and not _may_be_stored(error)
 
@@ -81,7 +72,7 @@ def _wrapped(error: BaseException) -> DBAPIError:
 
 
 def ended_by_conflict(error: BaseException, *, at_commit: bool = False) -> bool:
-    """Did another transaction's committed change end ours?
+    """Return whether another transaction's committed change ended ours.
 
     ``at_commit`` says that COMMIT raised the error: Galera reports a conflict between nodes there
     with the code that is a deadlock anywhere else.
@@ -92,7 +83,7 @@ def ended_by_conflict(error: BaseException, *, at_commit: bool = False) -> bool:
 
 
 def commit_outcome_unknown(error: BaseException) -> bool:
-    """Does ``error``, which came out of COMMIT, leave open whether the work is stored?
+    """Return whether ``error`` of COMMIT leaves open if the work is stored.
 
     An answer of the database (40001, a deferred constraint, SQLITE_BUSY) is a certain rollback,
     except for the codes that say "unknown". No answer is no certainty: a lost connection, and
@@ -101,11 +92,11 @@ def commit_outcome_unknown(error: BaseException) -> bool:
     """
     if isinstance(error, DBAPIError):
         return _may_be_stored(error)
-    return not while_connecting(error) and _is_no_answer(error)
+    return not is_raised_while_connecting(error) and _is_no_answer(error)
 
 
 def answer_unknown(error: BaseException) -> bool:
-    """Does ``error``, which came out of a statement that commits itself, leave that open?
+    """Return whether ``error`` of a statement that commits itself leaves open if it is stored.
 
     Not where the driver itself finds fault with the statement or its values, and sends nothing.
     """
@@ -135,5 +126,5 @@ def _from_commit(error: DBAPIError) -> bool:
     That of a transaction in two phases is a statement like any other.
     """
     if error.statement is None:
-        return not not_from_commit(error)
+        return not is_not_from_commit(error)
     return error.statement.lstrip().upper().startswith("COMMIT")

@@ -1,9 +1,10 @@
-"""What a column keeps of a value, and whether SQL compares it as exactly as Python does."""
+"""Values in SQL: rows by their keys, the form in which a column keeps a value, names and texts."""
 
 from __future__ import annotations
 
 import re
 import struct
+from collections.abc import Sequence
 from typing import Any
 
 from sqlalchemy import (
@@ -14,21 +15,52 @@ from sqlalchemy import (
     Select,
     Table,
     Update,
+    and_,
     cast,
     literal,
+    or_,
+    tuple_,
     types,
 )
 from sqlalchemy.types import TypeEngine
 
-from optilock.undocumented.connections import double_percents
+from optilock.mapped import Identity
+from optilock.undocumented.connections import doubles_percents, has_bind_expression
 
-__all__ = ["Values"]
+# -- rows by their keys ----------------------------------------------------------------------------
+
+
+def rows_with_keys(
+    columns: Sequence[ColumnElement[Any]], keys: Sequence[Identity] | Select[Any]
+) -> ColumnElement[bool]:
+    """``key IN (…)``, of one column or of several."""
+    if not isinstance(keys, Select) and any(has_bind_expression(c.type) for c in columns):
+        return key_is_one_of(columns, keys)
+    if len(columns) > 1:
+        return tuple_(*columns).in_(keys)
+    return columns[0].in_(keys if isinstance(keys, Select) else [key for (key,) in keys])
+
+
+def key_is_one_of(
+    columns: Sequence[ColumnElement[Any]], keys: Sequence[Identity]
+) -> ColumnElement[bool]:
+    """``(a = … AND b = …) OR (…)``: each part is compared as in a statement for one row.
+
+    In a list it is not: the SQL may be missing, or lack its parameters, that a type puts around a
+    value (https://github.com/sqlalchemy/sqlalchemy/issues/8992), and in rows of values MariaDB
+    compares text in another character set.
+    """
+    pairs = (zip(columns, key, strict=True) for key in keys)
+    return or_(*(and_(*(column == value for column, value in pair)) for pair in pairs))
+
+
+# -- the form in which a column keeps a value ------------------------------------------------------
 
 _BITS = re.compile(r"FLOAT\((\d+)\)")
 
 
 class Values:
-    """What a database can be asked about values."""
+    """The part of a database's class that concerns values."""
 
     #: Types whose values SQL compares as exactly as Python does.
     exact_types: tuple[type[TypeEngine[Any]], ...] = (
@@ -39,7 +71,7 @@ class Values:
     )
 
     def compares_exactly(self, kind: TypeEngine[Any]) -> bool:
-        """Is a stored value the one that was read whenever SQL says that they are equal?
+        """Return whether values that SQL treats as equal are equal in Python, too.
 
         Not so where a collation ignores case, where a fraction is rounded, or where a type of the
         application translates.
@@ -60,7 +92,7 @@ class Values:
     )
 
     def as_stored(self, kind: TypeEngine[Any], value: Any, dialect: Dialect) -> ColumnElement[Any]:
-        """SQL that gives what is read from a column of that type when ``value`` was written."""
+        """Return SQL of the value that a column of that type keeps of ``value``."""
         inner = kind.load_dialect_impl(dialect) if isinstance(kind, types.TypeDecorator) else kind
         given = literal(value, kind)
         rounds = isinstance(inner, self.rounded_types) and not _is_float(inner, dialect)
@@ -69,7 +101,7 @@ class Values:
     def is_float_kept(
         self, kind: TypeEngine[Any], given: Any, read: Any, dialect: Dialect
     ) -> bool | None:
-        """Is ``read`` what a column of that type keeps of the float ``given``?
+        """Return whether ``read`` is the value that a column of that type keeps of ``given``.
 
         Asked of no CAST, which databases have for some of their types of floats only. ``None``:
         these are no floats.
@@ -97,7 +129,7 @@ class Values:
 
 
 def _is_float(kind: TypeEngine[Any], dialect: Dialect) -> bool:
-    """Is a column of that type a binary number in this database, whatever the type is called?"""
+    """Return whether a column of that type is a binary number in this database."""
     if not isinstance(kind, (types.Numeric, types.Float)):  # since 2.1 a Float is no Numeric
         return False
     return kind.compile(dialect=dialect).upper().startswith(("FLOAT", "DOUBLE", "REAL"))
@@ -106,15 +138,15 @@ def _is_float(kind: TypeEngine[Any], dialect: Dialect) -> bool:
 # -- names and texts inside SQL that is sent as it is ----------------------------------------------
 
 
-def quoted(dialect: Dialect, name: str) -> str:
+def quote_name(dialect: Dialect, name: str) -> str:
     """A name, in quotes where it needs them."""
-    return as_it_is(dialect, dialect.identifier_preparer.quote(name))
+    return single_percents(dialect, dialect.identifier_preparer.quote(name))
 
 
-def quoted_table(dialect: Dialect, table: str, schema: str | None) -> str:
+def quote_table(dialect: Dialect, table: str, schema: str | None) -> str:
     """A table's name, with its schema."""
     named = Table(table, MetaData(), schema=schema)
-    return as_it_is(dialect, dialect.identifier_preparer.format_table(named))
+    return single_percents(dialect, dialect.identifier_preparer.format_table(named))
 
 
 def sql_literal(text: str) -> str:
@@ -122,17 +154,17 @@ def sql_literal(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
-def plain(sql: str) -> DDL:
+def plain_ddl(sql: str) -> DDL:
     """SQL as it is: no ``%`` and no ``:name`` of it means anything."""
     return DDL(sql.replace("%", "%%"))  # type: ignore[no-untyped-call]
 
 
-def as_it_is(dialect: Dialect, sql: str) -> str:
-    """What the compiler has made, with each ``%`` once; whoever executes it sees to that."""
-    return sql.replace("%%", "%") if double_percents(dialect) else sql
+def single_percents(dialect: Dialect, sql: str) -> str:
+    """Return compiled SQL with each ``%`` once, for executing without parameters."""
+    return sql.replace("%%", "%") if doubles_percents(dialect) else sql
 
 
 def sql_of(dialect: Dialect, element: ColumnElement[Any] | Select[Any] | Update) -> str:
     """An expression, or a statement, as SQL, its values written out."""
     compiled = element.compile(dialect=dialect, compile_kwargs={"literal_binds": True})
-    return as_it_is(dialect, str(compiled))
+    return single_percents(dialect, str(compiled))

@@ -16,8 +16,8 @@ several of them as one, also when they are sent again.
 :mod:`~optilock.entities.tags` reads the versions that a client demands, and
 :mod:`~optilock.entities.bodies` the values that it wants stored.
 :mod:`~optilock.entities.idempotency` recognises a request that is sent again.
-:mod:`~optilock.entities.one_row` writes a row that is there, in the statements of
-:mod:`~optilock.entities.one_form`, and :mod:`~optilock.entities.new_row` inserts one.
+:mod:`~optilock.entities.row_writes` writes a row that is there, in the statements of
+:mod:`~optilock.entities.row_statements`, and :mod:`~optilock.entities.row_inserts` inserts one.
 """
 
 from optilock.entities.batches import Operation, transaction

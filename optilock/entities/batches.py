@@ -1,4 +1,4 @@
-"""Several operations as one: all are written, or none.
+"""Several operations in one: all are written, or none.
 
 ::
 
@@ -10,9 +10,10 @@
         Operation(delete, Page, 8, if_match=other_tag),
     ])
 
-They are written in their order, inside a savepoint of the session's transaction, which goes on
-after a failure: roll it back, or do something else and commit. The first one that fails decides,
-and ``BatchFailed.index`` is its place. A row may be named once; an empty list is nothing to do.
+They are written in their order, inside a savepoint of the session's transaction. After a failure
+the transaction goes on: roll it back, or do something else and commit. The first failing operation
+decides, and ``BatchFailed.index`` is its position. A row may be named once; an empty list does
+nothing.
 
 With ``idempotency=`` a batch that is sent again is recognised as a whole: each operation is bound
 to all of them. One row that still has the version that the batch gave it proves that all were
@@ -36,24 +37,22 @@ from sqlalchemy.orm import Session
 from optilock.columns.identities import identity_given, identity_of_new_row
 from optilock.dialects import database_of
 from optilock.entities import operations
-from optilock.entities.bodies import mapper_of, named
+from optilock.entities.bodies import mapper_of, values_by_attribute
 from optilock.entities.idempotency import (
     Idempotency,
     Mark,
     Request,
-    counted,
     identity_of_new,
+    length_prefixed,
     mark_of,
 )
-from optilock.entities.one_row import look_at, read_again
-from optilock.entities.operations import Asked, Stored
+from optilock.entities.operations import RowDemand, Stored
+from optilock.entities.row_writes import look_at, read_again
 from optilock.entities.tags import only_if_absent
 from optilock.errors import BadEntity, BatchFailed, ConfigurationError, OptilockError
 from optilock.mapped import Place, facts
 from optilock.preconditions.entity_tags import PLAIN, ETags
-from optilock.watched.session.connections import connection_to_write, session_given
-
-__all__ = ["Operation", "transaction"]
+from optilock.watched.session.connections import connection_to_write, given_session
 
 
 @dataclass(frozen=True)
@@ -82,7 +81,7 @@ class Operation:
             )
 
     def place(self) -> Place | None:
-        """The row; ``None``: the database makes its key."""
+        """Return the row; ``None`` if the database makes its key."""
         mapper = mapper_of(self.model, self.do.__name__)
         if self.key is None:
             return None
@@ -90,21 +89,21 @@ class Operation:
         return facts(mapper).root, read(self.do.__name__, mapper, self.key)
 
     def place_of(self, stored: Stored) -> Place:
-        """The row that was written, by its own key."""
+        """Return the row that was written, by its own key."""
         return facts(mapper_of(self.model, self.do.__name__)).root, stored.identity
 
     def request(self, session: Session, idempotency: Idempotency, index: int) -> Request:
-        """What it wants; a new row without a key gets one by the operation's place."""
-        call, key, etags = self.do.__name__, self.key, self.etags
+        """Return it as a request; ``index`` names a new row whose key the database makes."""
+        call, etags = self.do.__name__, self.etags
         mapper = mapper_of(self.model, call)
-        given = named(mapper, call, self.values, session)
+        values = values_by_attribute(mapper, call, self.values, session)
         if self.do in _CONDITIONAL:
-            identity = identity_given(call, mapper, key)
-            asked = Asked(call, mapper, identity, self.if_match, self.if_none_match, etags)
-            return Request(*asked.of_stored_row(session).request(given))
+            row = etags.of_row(mapper, identity_given(call, mapper, self.key))
+            asked = RowDemand(call, row, self.if_match, self.if_none_match)
+            return asked.of_stored_row(session).request(values)
         absent = only_if_absent(call, self.if_none_match) or self.do is operations.insert
-        made = identity_of_new(call, mapper, key, idempotency, etags, f"{index}")
-        return Request(call, mapper, made or (), () if absent else None, given, etags)
+        made = identity_of_new(call, mapper, self.key, idempotency, etags, f"{index}")
+        return Request(call, etags.of_row(mapper, made or ()), () if absent else None, values)
 
     def run(self, session: Session, idempotency: Idempotency | None = None) -> Stored:
         """Do it."""
@@ -122,20 +121,13 @@ class Operation:
 
 
 _CONDITIONAL = (operations.replace, operations.merge, operations.delete)
-_ALL: tuple[Callable[..., Stored], ...] = (
-    operations.insert,
-    operations.replace,
-    operations.merge,
-    operations.delete,
-    operations.insert_or_replace,
-    operations.insert_or_merge,
-)
+_ALL = (*_CONDITIONAL, operations.insert, operations.insert_or_replace, operations.insert_or_merge)
 
 
 def transaction(
     session: Session, some: Iterable[Operation], *, idempotency: Idempotency | None = None
 ) -> list[Stored]:
-    """Do all of these operations, or none; what each has stored, in their order.
+    """Do all of these operations, or none; return what each has stored, in their order.
 
     Args:
         idempotency: recognises the batch, as a whole, when it is sent again.
@@ -143,9 +135,9 @@ def transaction(
     Raises:
         BatchFailed: one of them failed, or names a row a second time; nothing was written.
         ConfigurationError: one cannot work; or the connection is in AUTOCOMMIT mode, where nothing
-            could be taken back. An error of the database comes out as it is, too.
+            could be undone. An error of the database is raised as it is.
     """
-    session = session_given(
+    session = given_session(
         session, "entities.transaction", "await optilock.asyncio.transaction(session, ...)"
     )
     given = list(some)
@@ -153,56 +145,45 @@ def transaction(
         return []
     if idempotency is None:
         _begin(session, given)
-        return _all(session, given)
-    known = _known(session, given, idempotency)
+        return _run_all(session, given)
+    batch = _read_batch(session, given, idempotency)
     _begin(session, given, as_one=True)
     try:
-        return _all(session, given, known)
+        return _run_all(session, given, batch)
     except SentBefore as sent:
-        return known.stored_before(session, sent)
+        return batch.stored_before(session, sent)
     except (BatchFailed, IntegrityError):  # a value that others have taken since
-        found = known.found(session)
+        found = batch.find_stored(session)
         if found is None:
             raise
         return found
 
 
-def _all(session: Session, given: list[Operation], known: Whole | None = None) -> list[Stored]:
+def _run_all(
+    session: Session, given: list[Operation], batch: SentBatch | None = None
+) -> list[Stored]:
     seen: dict[Hashable, Operation] = {}
     stored = []
     with session.begin_nested():
         for index, operation in enumerate(given):
-            mark = None if known is None else known.marks[index]
+            mark = None if batch is None else batch.marks[index]
             with _naming(index):
-                if known is None or mark is None:
-                    _once(operation, operation.place(), seen)
+                if batch is None or mark is None:
+                    _refuse_repeated(operation, operation.place(), seen)
                     stored.append(operation.run(session))
                 else:
-                    operation = replace(operation, key=mark.request.identity)
-                    _once(operation, operation.place(), seen)
-                    stored.append(operation.run(session, known.idempotency))
-                _once(operation, operation.place_of(stored[-1]), seen)
+                    operation = replace(operation, key=mark.request.row.identity)
+                    _refuse_repeated(operation, operation.place(), seen)
+                    stored.append(operation.run(session, batch.idempotency))
+                _refuse_repeated(operation, operation.place_of(stored[-1]), seen)
             if stored[-1].again:
                 raise SentBefore(index, stored[-1].version)
     return stored
 
 
-def _known(session: Session, given: list[Operation], idempotency: Idempotency) -> Whole:
-    """By what it is known again; each operation is looked at before the first one is sent."""
-    requests, data = [], []
-    for index, operation in enumerate(given):
-        with _naming(index):
-            request = operation.request(session, idempotency, index)
-            mark_of(idempotency, request)  # refuses what cannot be known
-            requests.append(request)
-            if idempotency.key is not None:
-                data.append(request.data)
-    return whole(idempotency, requests, data)
-
-
 @contextmanager
 def _naming(index: int) -> Iterator[None]:
-    """Say which operation it was."""
+    """Name the operation in its errors."""
     try:
         yield
     except Exception as error:
@@ -213,7 +194,7 @@ def _naming(index: int) -> Iterator[None]:
 
 
 def _begin(session: Session, given: list[Operation], *, as_one: bool = False) -> None:
-    """Let the savepoint stand inside of a transaction, on every connection that is used."""
+    """Begin a transaction around the savepoint, on every connection that is used."""
     begun = set()
     for operation in given:
         mapper = mapper_of(operation.model, operation.do.__name__)
@@ -229,8 +210,10 @@ def _begin(session: Session, given: list[Operation], *, as_one: bool = False) ->
         )
 
 
-def _once(operation: Operation, place: Place | None, seen: dict[Hashable, Operation]) -> None:
-    """Refuse a second operation on the row, also by a key that only the database takes for it."""
+def _refuse_repeated(
+    operation: Operation, place: Place | None, seen: dict[Hashable, Operation]
+) -> None:
+    """Refuse a second operation on the row, also by a key that only the database equates."""
     if place is None:
         return
     row = _hashable(place)
@@ -243,7 +226,7 @@ def _once(operation: Operation, place: Place | None, seen: dict[Hashable, Operat
 
 
 def _hashable(place: Place) -> Hashable:
-    """A list is no key of most columns: its operation says so."""
+    """Return the row as a key; a list as a part of it is left for its operation to refuse."""
     try:
         hash(place)
     except TypeError:
@@ -255,7 +238,7 @@ def _hashable(place: Place) -> Hashable:
 
 
 class SentBefore(Exception):
-    """Rolls the savepoint back: the row has the version that the batch gave it."""
+    """The row has the version that the batch gave it; the error rolls the savepoint back."""
 
     def __init__(self, index: int, version: Any) -> None:
         super().__init__(index, version)
@@ -263,48 +246,55 @@ class SentBefore(Exception):
 
 
 @dataclass(frozen=True)
-class Whole:
-    """The operations of a batch, and by what each is known again."""
+class SentBatch:
+    """The operations of a batch, and the mark of each."""
 
     #: Bound to all of them.
     idempotency: Idempotency
     requests: Sequence[Request]
     marks: Sequence[Mark | None]
 
-    def found(self, session: Session) -> list[Stored] | None:
-        """What was stored when the batch came before; ``None``: nothing shows that it did."""
+    def find_stored(self, session: Session) -> list[Stored] | None:
+        """Return what an earlier sending has stored; ``None`` if nothing shows that one did."""
         for request, mark in zip(self.requests, self.marks, strict=True):
             if mark is None:
                 continue
-            mapper = request.mapper
+            mapper = request.row.mapper
             connection = connection_to_write(session, mapper)
-            stored, _ = look_at(connection, mapper, request.identity, of_class=False)
+            stored, _ = look_at(connection, mapper, request.row.identity, of_class=False)
             key = stored and mark.key_of(stored[facts(mapper).token])
             if key:
-                return self._told(session, key)
+                return self._stored(session, key)
         return None
 
     def stored_before(self, session: Session, sent: SentBefore) -> list[Stored]:
-        """The same, where one operation has shown it."""
+        """Return the same after an operation has shown it."""
         mark = self.marks[sent.index]
         key = mark and mark.key_of(sent.version)
         assert key
-        return self._told(session, key)
+        return self._stored(session, key)
 
-    def _told(self, session: Session, key: bytes) -> list[Stored]:
-        """What the batch has made of each row, under this secret; what is there now may be more."""
-        told = []
+    def _stored(self, session: Session, key: bytes) -> list[Stored]:
+        """Return the version that each row got under this secret; it may have changed since."""
+        stored = []
         for request, mark in zip(self.requests, self.marks, strict=True):
-            mapper, identity = request.mapper, request.identity
-            read_again(session, mapper, identity)
+            row = request.row
+            read_again(session, row.mapper, row.identity)
             version = None if mark is None else mark.by(key)
-            tag = None if mark is None else request.etags.tag(mapper, identity, version)
-            told.append(Stored(identity, version, tag, again=True))
-        return told
+            tag = None if mark is None else row.tag(version)
+            stored.append(Stored(row.identity, version, tag, again=True))
+        return stored
 
 
-def whole(idempotency: Idempotency, requests: Sequence[Request], data: Sequence[bytes]) -> Whole:
-    """Each operation is bound to the ``data`` of all of them."""
-    idempotency = replace(idempotency, batch=sha256(counted(*data)).digest())
-    marks = [mark_of(idempotency, request) for request in requests]
-    return Whole(idempotency, requests, marks)
+def _read_batch(session: Session, given: list[Operation], idempotency: Idempotency) -> SentBatch:
+    """Look at each operation before the first one is sent; bind each to the data of all."""
+    requests, data = [], []
+    for index, operation in enumerate(given):
+        with _naming(index):
+            request = operation.request(session, idempotency, index)
+            mark_of(idempotency, request)  # refuses a request that cannot be recognised
+            requests.append(request)
+            if idempotency.key is not None:
+                data.append(request.data)
+    idempotency = replace(idempotency, batch=sha256(length_prefixed(*data)).digest())
+    return SentBatch(idempotency, requests, [mark_of(idempotency, one) for one in requests])

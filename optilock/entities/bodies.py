@@ -1,12 +1,12 @@
-"""What a client wants stored: the names are looked at, and what is left out gets its value.
+"""The values that a client wants stored: their names are checked, omitted ones get their value.
 
-Attribute -> value, of plain columns only. A name that is none of these is the client's mistake
-(:class:`~optilock.errors.BadEntity`), and so is NULL where the column takes none.
+A body is a mapping of attributes to values, of plain columns only. Another name is the client's
+mistake (:class:`~optilock.errors.BadEntity`), and so is NULL for a column that takes none.
 
-*Left out* means one thing in each operation. A new row gets the column's default, or NULL. A merge
-leaves the column as it is. A replacement resets it: to its default, or to NULL; what the class says
-of updates (``onupdate``) counts for it as for any UPDATE, and what the database makes by itself
-(``Computed``, ``Identity``, ``FetchedValue``) stays the database's.
+An *omitted* attribute means one thing in each operation. A new row gets the column's default, or
+NULL. A merge leaves the column as it is. A replacement resets it to its default, or to NULL; an
+``onupdate`` of the class counts for it as for any UPDATE, and the database's own columns
+(``Computed``, ``Identity``, ``FetchedValue``) stay the database's.
 """
 
 from __future__ import annotations
@@ -25,35 +25,24 @@ from sqlalchemy import (
 from sqlalchemy.orm import Mapper, Session
 
 from optilock.errors import BadEntity, ConfigurationError
-from optilock.mapped import GIVE_ONE, facts, is_expression
-from optilock.preconditions.names import refuse_unfit, why_not
+from optilock.mapped import HINT_ADD_TOKEN, facts, is_expression
+from optilock.mapping.moves import version_from
+from optilock.preconditions.client_values import reason_to_refuse, refuse_unfit
 from optilock.undocumented.connections import default_in_ddl
 from optilock.watched.aggregates import roots_of
-from optilock.watched.session.watched import is_watched
+from optilock.watched.session.record import is_watched
 from optilock.watched.statements.by_key import refuse_compared
 from optilock.watched.statements.version import class_stands_still
 from optilock.watched.writes.answers import default_values
 
-__all__ = [
-    "is_of_ignored",
-    "made_of",
-    "mapper_of",
-    "named",
-    "new",
-    "refuse_still",
-    "replaced",
-    "reset",
-]
-
 Values = dict[str, Any]
 
 
-def named(mapper: Mapper[Any], call: str, values: Any, session: Session) -> Values:
-    """The values by attribute.
+def values_by_attribute(mapper: Mapper[Any], call: str, values: Any, session: Session) -> Values:
+    """Return the values by attribute.
 
     Raises:
-        BadEntity: a name is no column that can be written, or a value is NULL that must not be,
-            or what its column cannot hold.
+        BadEntity: a name is no column that can be written, or its column cannot hold a value.
         ConfigurationError: a value is SQL.
     """
     cls = mapper.class_.__name__
@@ -76,7 +65,7 @@ def named(mapper: Mapper[Any], call: str, values: Any, session: Session) -> Valu
         if is_expression(value):
             raise ConfigurationError(
                 f"entities.{call}() got SQL as the value of {cls}.{name}: an entity carries values."
-                " Use update() with optilock.unchanged(). Nothing was sent."
+                " Use update() with optilock.statements.unchanged(). Nothing was sent."
             )
         refuse_unfit(session, mapper, name, value)
         found[name] = value
@@ -90,14 +79,14 @@ def _writable(mapper: Mapper[Any]) -> Iterable[str]:
 def _why_not(mapper: Mapper[Any], name: Any) -> str | None:
     if isinstance(name, str) and name in mapper.composites:
         return "it is made of several columns: name each of them"
-    return why_not(mapper, name)
+    return reason_to_refuse(mapper, name)
 
 
-def new(mapper: Mapper[Any], values: Values) -> None:
-    """Look at the values of a new row.
+def check_new_row(mapper: Mapper[Any], values: Values) -> None:
+    """Check the values of a new row.
 
     Raises:
-        BadEntity: a column is left out that has to have a value.
+        BadEntity: a column that must have a value is omitted.
     """
     _require(mapper, (c for n, c in _others(mapper, values) if not _has_default(c)))
 
@@ -106,17 +95,17 @@ def _has_default(column: Column[Any]) -> bool:
     return column.default is not None or column.server_default is not None
 
 
-def reset(
+def reset_values(
     mapper: Mapper[Any], connect: Callable[[], Connection], values: Values
 ) -> tuple[Values, dict[str, ColumnElement[Any]]]:
-    """What a replacement stores in the columns that ``values`` leave out: values, and SQL.
+    """Return what a replacement stores in columns that ``values`` omit: values, and SQL.
 
-    ``connect`` gives the connection that writes the row, where a default has to know it.
+    ``connect`` gives the connection that writes the row, for defaults that depend on it.
 
     Raises:
-        BadEntity: a column is left out that has to have a value.
+        BadEntity: a column that must have a value is omitted.
     """
-    others = [(name, facts(mapper).columns[name]) for name in replaced(mapper, values)]
+    others = [(name, facts(mapper).columns[name]) for name in reset_attributes(mapper, values)]
     if not others:
         return {}, {}
     _require(mapper, (c for _, c in others if not _has_default(c)))
@@ -139,8 +128,8 @@ def reset(
     return plain, computed
 
 
-def replaced(mapper: Mapper[Any], values: Values) -> list[str]:
-    """The attributes that a replacement resets, because ``values`` leave them out."""
+def reset_attributes(mapper: Mapper[Any], values: Values) -> list[str]:
+    """Return the attributes that a replacement resets, because ``values`` omit them."""
     return [
         name
         for name, column in _others(mapper, values)
@@ -151,12 +140,12 @@ def replaced(mapper: Mapper[Any], values: Values) -> list[str]:
 
 
 def _default_in(column: Column[Any], connection: Connection) -> ColumnElement[Any]:
-    """The default as CREATE TABLE has it."""
+    """Return the default as CREATE TABLE has it."""
     return literal_column(f"({default_in_ddl(column, connection.dialect)})", column.type)
 
 
 def _others(mapper: Mapper[Any], values: Values) -> list[tuple[str, Column[Any]]]:
-    """The columns that a client may name and has left out."""
+    """Return the columns that a client may name and has omitted."""
     return [
         (name, column)
         for name, column in facts(mapper).columns.items()
@@ -175,19 +164,19 @@ def _require(mapper: Mapper[Any], columns: Iterable[Column[Any]]) -> None:
         )
 
 
-def is_of_ignored(mapper: Mapper[Any], values: Mapping[str, Any]) -> bool:
-    """Are these ignored columns alone, which leave the version as it is?"""
+def sets_ignored_only(mapper: Mapper[Any], values: Mapping[str, Any]) -> bool:
+    """Return whether these are ``__version_ignore__`` columns only, so that the version stays."""
     known = facts(mapper)
     return bool(values) and all(known.columns[name] in known.ignored for name in values)
 
 
-def made_of(mapper: Mapper[Any], call: str, values: Values, *, whole: bool) -> Any:
-    """The version, where it is made from the values of the row; ``None``: it stays as it is.
+def version_from_values(mapper: Mapper[Any], call: str, values: Values, *, whole: bool) -> Any:
+    """Return the version if it is made from the values of the row; ``None`` if it stays.
 
-    ``whole``: what ``values`` leave out gets its default, or NULL.
+    ``whole``: an omitted attribute gets its default, or NULL.
 
     Raises:
-        ConfigurationError: some of these values are not known here.
+        ConfigurationError: a value that the version is made from is unknown here.
     """
     known = facts(mapper)
     if not known.by_values or known.kind is None:
@@ -204,7 +193,7 @@ def made_of(mapper: Mapper[Any], call: str, values: Values, *, whole: bool) -> A
             f" the row ({type(known.kind).__name__}), and {', '.join(sorted(missing))} is not among"
             " those that are given: name all of them, or use optilock.apply(). Nothing was sent."
         )
-    return known.made_from(values)
+    return version_from(mapper, values)
 
 
 # -- classes that entity operations cannot write ---------------------------------------------------
@@ -213,16 +202,15 @@ _INSTEAD = "Use optilock.apply(), or change the object in a session. Nothing was
 
 
 def mapper_of(model: Any, call: str) -> Mapper[Any]:
-    """The mapper of a class whose rows the operation ``call`` can write.
+    """Return the mapper of a class whose rows the operation ``call`` can write.
 
     Raises:
-        ConfigurationError: it cannot.
+        ConfigurationError: it cannot write them; the message names what to use instead.
     """
     mapper = inspect(model, raiseerr=False)
     if not isinstance(mapper, Mapper):
         raise ConfigurationError(f"entities.{call}() takes a mapped class, not {model!r}.")
-    deletes = call == "delete"
-    why = _why_refused(mapper, call, deletes=deletes)
+    why = _why_not_stored(mapper) or _why_no_version(mapper, call)
     if why is not None:
         raise ConfigurationError(f"entities.{call}({model.__name__}): {why}")
     if facts(mapper).compares:
@@ -230,10 +218,11 @@ def mapper_of(model: Any, call: str) -> Mapper[Any]:
     return mapper
 
 
-def _why_refused(mapper: Mapper[Any], call: str, *, deletes: bool) -> str | None:
+def _why_not_stored(mapper: Mapper[Any]) -> str | None:
+    """Return why one statement cannot find or write a row."""
     known = facts(mapper)
     if not known.token:
-        return f"the class has no version, so it has no ETag: {GIVE_ONE}."
+        return f"the class has no version, so it has no ETag: {HINT_ADD_TOKEN}."
     if known.maps_a_select or known.table_if_any is None:
         return f"the class is mapped to a SELECT, and its rows are stored elsewhere. {_INSTEAD}"
     if any(len(one.tables) > 1 for one in mapper.self_and_descendants):
@@ -243,7 +232,13 @@ def _why_refused(mapper: Mapper[Any], call: str, *, deletes: bool) -> str | None
         )
     if mapper.polymorphic_on is not None and not _is_mapped(mapper):
         return f"what says which class a row is, is no column of its own. {_INSTEAD}"
-    if known.by_application and not deletes:
+    return None
+
+
+def _why_no_version(mapper: Mapper[Any], call: str) -> str | None:
+    """Return why one statement cannot move the versions that must move."""
+    deletes = call == "delete"
+    if facts(mapper).by_application and not deletes:
         return (
             "your program makes the versions of the class (Manual), and an entity operation has no"
             f" place for the next one. {_INSTEAD}"
@@ -267,11 +262,11 @@ def _is_mapped(mapper: Mapper[Any]) -> bool:
     return isinstance(column, Column) and column in facts(mapper).columns.values()
 
 
-def refuse_still(session: Session, mapper: Mapper[Any], call: str) -> None:
-    """Refuse to move a version inside of a ``no_bump`` block.
+def refuse_no_bump(session: Session, mapper: Mapper[Any], call: str) -> None:
+    """Refuse to write inside a ``no_bump`` block.
 
     Raises:
-        ConfigurationError: there is one for rows of the class.
+        ConfigurationError: there is such a block for rows of the class.
     """
     if is_watched(session) and class_stands_still(session, mapper):
         raise ConfigurationError(

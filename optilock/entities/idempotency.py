@@ -1,4 +1,4 @@
-"""A request that is sent again after its answer was lost counts once.
+"""Requests that are sent again after their answer was lost count once.
 
 ::
 
@@ -7,36 +7,37 @@
     stored.again                       # True: an earlier sending has written it, this one nothing
 
 The client makes an ``Idempotency-Key`` for each request, and sends it again with the request
-(draft-ietf-httpapi-idempotency-key-header). From it the row gets its version: not by chance, but as
-an HMAC of the row, the versions that were demanded, the operation, the body, the principal and that
-key, under a secret of the server. The write of a request that is sent again misses, because the row
-is in its next version. The look that follows a miss finds just the version that this request makes,
-so it was this request that wrote the row. No table is needed, and no statement more.
+(draft-ietf-httpapi-idempotency-key-header). The row's new version is made from it, not at random:
+an HMAC of the row, the demanded versions, the operation, the body, the principal and that key,
+under a secret of the server. The write of a repeated request misses, because the row is in its next
+version. The SELECT that follows a miss finds the very version that this request makes, so this
+request wrote the row. No table and no further statement is needed.
 
-Nobody without the secret can tell such a version from a random one. What any of this differs in,
-another body or another principal, makes another version, and is answered as without the header:
-412. So is a request after which somebody else has written: its version is no longer there.
+Without the secret such a version looks random. A request with another body or another principal
+makes another version, and is answered as without the header: 412. The same holds after another
+writer has changed the row: the version is no longer there.
 
-* Only ``Unique`` has versions that can be made so; other classes are refused.
-* After a rotation of the secrets the old ones still recognise, as long as they are in the list.
-* Under ``if_match="*"`` the last writer wins, and the version is random: one that is made without
-  the version before it would come back with each sending, over another writer's edit as well.
-* ``insert`` demands that there is no row. Where the client gives no key, the key is made from the
-  ``Idempotency-Key``, too (:meth:`Idempotency.key_for`): the same POST stores the same row.
-* A row that was deleted has no version: a DELETE that is sent again is ``NotFound``.
+* Only ``Unique`` versions can be made so; other classes are refused.
+* After a rotation the old secrets still recognise requests, as long as they are in the list.
+* Under ``if_match="*"`` the last writer wins, and the version is random. A version made without the
+  previous one would come back with each sending, over another writer's edit as well.
+* ``insert`` demands that there is no row. If the client gives no key, the key is made from the
+  ``Idempotency-Key`` too (:meth:`Idempotency.key_for`): the same POST stores the same row.
+* A deleted row has no version: a DELETE that is sent again is ``NotFound``.
 """
 
 from __future__ import annotations
 
 import hmac
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import date, time, timedelta
 from decimal import Decimal
 from enum import Enum
 from functools import cached_property
 from hashlib import sha256
+from types import NoneType
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -44,12 +45,10 @@ from sqlalchemy.orm import Mapper
 
 from optilock.columns.identities import identity_of_new_row
 from optilock.columns.texts import key_text, text_of
-from optilock.entities.bodies import is_of_ignored, mapper_of
-from optilock.errors import BadEntity, BadPrecondition, ConfigurationError, described
+from optilock.entities.bodies import mapper_of, sets_ignored_only
+from optilock.errors import BadEntity, BadPrecondition, ConfigurationError, describe
 from optilock.mapped import Identity, facts
-from optilock.preconditions.entity_tags import ETags, secret_keys
-
-__all__ = ["Idempotency", "Mark", "Request", "body_bytes", "counted", "identity_of_new", "mark_of"]
+from optilock.preconditions.entity_tags import ETags, RowTags, secret_keys
 
 _LONGEST = 255
 # A String of RFC 9651, section 3.3.3; or the same without quotes, as many clients send it.
@@ -60,16 +59,16 @@ _VERSION, _KEY = b"optilock.idempotency.version\0", b"optilock.idempotency.key\0
 
 @dataclass(frozen=True)
 class Idempotency:
-    """By what a request is known when it is sent again.
+    """The client's key of a request, and the secrets that recognise the request later.
 
     Args:
-        header: the value of the field ``Idempotency-Key``; ``None`` where the client has sent none:
-            then nothing is known again, and versions are random.
+        header: the value of the field ``Idempotency-Key``; ``None`` if the client sent none: then
+            no request is recognised, and versions are random.
         keys: secrets of the server, of 16 bytes or more, text or bytes; the first makes versions,
-            all recognise them. To change one, add the new one at the end everywhere, make it the
-            first, and take the old one away when no client will send a request of then again.
-        principal: who sends it, as the server knows him: a user's id, not a name that he gives.
-        batch: what :func:`~optilock.entities.transaction` binds its operations to.
+            all recognise them. To change one, add the new one at the end everywhere, move it to
+            the front, and remove the old one when no client repeats a request of that time.
+        principal: the sender as the server knows it: a user's id, not a name that the client gives.
+        batch: a digest of all operations of :func:`~optilock.entities.transaction`.
 
     Raises:
         BadPrecondition: the header is not a String of RFC 9651, of 1 to 255 characters (400).
@@ -93,14 +92,14 @@ class Idempotency:
         if not isinstance(self.principal, str) or not self.principal:
             raise ConfigurationError(
                 "Idempotency(principal=...) is a text that says who sends the request, and not"
-                f" {described(self.principal)}: without it, one client could be answered for"
+                f" {describe(self.principal)}: without it, one client could be answered for"
                 " another. Where nobody is signed in, give the session or the API key."
             )
         object.__setattr__(self, "keys", keys)
         object.__setattr__(self, "key", None if self.header is None else _read(self.header))
 
     def key_for(self, model: type[Any], name: str = "", *, tenant: str = "") -> UUID:
-        """The primary key of a new row: the same each time that this request is sent.
+        """Return the primary key of a new row: the same each time that this request is sent.
 
         It is made from the table, the tenant, the principal and the client's key, and from no
         secret, so that no rotation makes a second row of one request. Without a client's key it is
@@ -108,21 +107,21 @@ class Idempotency:
 
         Args:
             model: the class of the row.
-            name: what tells rows from each other, where one request makes several.
+            name: distinguishes the rows of one request.
         """
         if self.key is None:
             return uuid4()
         table = facts(mapper_of(model, "insert")).table.fullname
         parts = (tenant, table, name, self.principal, self.key)
-        return UUID(bytes=sha256(_KEY + counted(*parts)).digest()[:16], version=4)
+        return UUID(bytes=sha256(_KEY + length_prefixed(*parts)).digest()[:16], version=4)
 
 
 def _read(header: Any) -> str:
-    """The key in the value of the field."""
+    """Return the key in the value of the field."""
     if not isinstance(header, str):
         raise ConfigurationError(
             "Idempotency() takes the text of the field Idempotency-Key, or None, and not"
-            f" {described(header)}."
+            f" {describe(header)}."
         )
     value = header.strip(" \t")
     if len(value) > 2 * _LONGEST + 2:  # each character escaped
@@ -146,36 +145,34 @@ def _unreadable(why: str) -> BadPrecondition:
     return error
 
 
-# -- what is known again ---------------------------------------------------------------------------
+# -- recognised requests ---------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Request:
-    """What one operation wants."""
+    """One operation and its arguments."""
 
     call: str
-    mapper: Mapper[Any]
-    identity: Identity
-    #: The versions in one of which the row must be; ``None``: whatever it is. A new row is in none.
+    row: RowTags
+    #: The row must be in one of these versions; ``None``: in any. A new row is in none.
     wanted: tuple[Any, ...] | None
     #: Attribute -> value, as the client has given them.
     values: Mapping[str, Any]
-    etags: ETags
 
     @cached_property
     def data(self) -> bytes:
-        """All of it; each part with its length, so that no two requests are one."""
-        name = self.mapper.class_.__name__
+        """All of it, each part with its length, so that no two requests have the same bytes."""
+        name = self.row.mapper.class_.__name__
         wanted = b"*"
         if self.wanted is not None:
-            wanted = counted(*sorted(text_of(version, name) for version in self.wanted))
-        row = self.etags.row(self.mapper, self.identity)
-        return counted(row, name, self.call, wanted, body_bytes(self.values, name))
+            wanted = length_prefixed(*sorted(text_of(version, name) for version in self.wanted))
+        body = body_bytes(self.values, name)
+        return length_prefixed(self.row.row, name, self.call, wanted, body)
 
 
 @dataclass(frozen=True)
 class Mark:
-    """The version by which a request is known again, by each of the secrets."""
+    """The version that recognises a request, for each of the secrets."""
 
     request: Request
     keys: tuple[bytes, ...] = field(repr=False)
@@ -183,31 +180,31 @@ class Mark:
 
     @property
     def version(self) -> Any:
-        """The one that the row gets."""
+        """The version that the row gets."""
         return self.by(self.keys[0])
 
     def by(self, key: bytes) -> Any:
-        """The one that this secret makes."""
-        kind = facts(self.request.mapper).kind
+        """Return the version that this secret makes."""
+        kind = facts(self.request.row.mapper).kind
         assert kind is not None
         return kind.drawn(hmac.digest(key, self.signed, "sha256"))
 
     def key_of(self, version: Any) -> bytes | None:
-        """The secret that has made the version of a row; ``None``: it is another writer's."""
+        """Return the secret that made the version; ``None``: another writer made it."""
         return next((key for key in self.keys if self.by(key) == version), None)
 
     def is_ours(self, version: Any) -> bool:
-        """Has this request made the version?"""
+        """Return whether this request made the version."""
         return self.key_of(version) is not None
 
 
 def mark_of(idempotency: Idempotency, request: Request) -> Mark | None:
-    """By what the request is known again; ``None``: by nothing.
+    """Return the mark of the request; ``None`` if it cannot be recognised.
 
     Raises:
-        ConfigurationError: no version of the class could tell.
+        ConfigurationError: versions of the class cannot be made from a request.
     """
-    mapper, call = request.mapper, request.call
+    mapper, call = request.row.mapper, request.call
     _look_at(call, idempotency)
     if call == "delete":
         return None
@@ -219,18 +216,18 @@ def mark_of(idempotency: Idempotency, request: Request) -> Mark | None:
             " who made them. Give it __version_token__ = Unique(), or leave idempotency= away."
             " Nothing was sent."
         )
-    stays = call == "merge" and is_of_ignored(mapper, request.values)
+    stays = call == "merge" and sets_ignored_only(mapper, request.values)
     if idempotency.key is None or request.wanted is None or stays:
         return None
     of_whom = idempotency.principal, idempotency.key, idempotency.batch
     keys: Any = idempotency.keys
-    return Mark(request, keys, _VERSION + counted(request.data, *of_whom))
+    return Mark(request, keys, _VERSION + length_prefixed(request.data, *of_whom))
 
 
 def _look_at(call: str, given: Any) -> None:
     if not isinstance(given, Idempotency):
         raise ConfigurationError(
-            f"entities.{call}() got idempotency={described(given)}: give it"
+            f"entities.{call}() got idempotency={describe(given)}: give it"
             " Idempotency(header, keys=[...], principal=...). Nothing was sent."
         )
 
@@ -243,11 +240,11 @@ def identity_of_new(
     etags: ETags,
     name: str = "",
 ) -> Identity | None:
-    """The key of a new row; ``None``: the database makes it.
+    """Return the key of a new row; ``None`` if the database makes it.
 
     Raises:
-        BadEntity: no row can have the key that was given.
-        ConfigurationError: it does, and one request could make two rows.
+        BadEntity: no row can have the given key.
+        ConfigurationError: the database makes the key, so one request could make two rows.
     """
     if key is not None:
         return identity_of_new_row(f"entities.{call}", mapper, key)
@@ -267,7 +264,7 @@ def identity_of_new(
 
 
 def _is_uuid(mapper: Mapper[Any]) -> bool:
-    """Is the key one column of UUIDs?"""
+    """Return whether the key is one column of UUIDs."""
     try:
         return [column.type.python_type for column in mapper.primary_key] == [UUID]
     except NotImplementedError:  # a type of the application
@@ -291,7 +288,7 @@ def body_bytes(values: Mapping[str, Any], name: str) -> bytes:
     """
     try:
         return b"".join(
-            counted(attribute) + _bytes(values[attribute], f"{name}.{attribute}")
+            length_prefixed(attribute) + _bytes(values[attribute], f"{name}.{attribute}")
             for attribute in sorted(values)
         )
     except RecursionError:
@@ -301,49 +298,16 @@ def body_bytes(values: Mapping[str, Any], name: str) -> bytes:
         ) from None
 
 
-def counted(*parts: str | bytes) -> bytes:
-    """Each part with its length before it, so that parts in a row stay apart."""
+def length_prefixed(*parts: str | bytes) -> bytes:
+    """Return the parts, each after its length, so that no two sequences have the same bytes."""
     data = (one.encode("utf-8", "surrogatepass") if isinstance(one, str) else one for one in parts)
     return b"".join(b"%d:%b" % (len(one), one) for one in data)
 
 
 def _bytes(value: Any, name: str) -> bytes:
-    kind, text = _typed(value, name)
-    return kind + counted(text)
-
-
-def _typed(value: Any, name: str) -> tuple[bytes, str | bytes]:
-    """The letter of its type, and its text."""
-    match value:
-        case None:
-            return b"n", ""
-        case Enum():
-            return b"e", value.name or str(value.value)  # no flag at all has no name
-        case bool():
-            return b"b", key_text(value, name)
-        case str():
-            return b"s", str.__str__(value)
-        case int():
-            return b"i", int.__repr__(value)
-        case float():
-            return b"f", float.__repr__(value)
-        case Decimal():
-            return b"d", _decimal(value)
-        case bytes() | bytearray() | memoryview():
-            return b"y", bytes(value)
-        case UUID():
-            return b"u", key_text(value, name)
-        case date() | time():  # a datetime is a date
-            return b"t", key_text(value, name)
-        case timedelta():
-            return b"p", f"{value.days} {value.seconds} {value.microseconds}"
-        case Mapping():
-            pairs = ((_bytes(key, name), _bytes(one, name)) for key, one in value.items())
-            return b"o", b"".join(key + one for key, one in sorted(pairs))
-        case list() | tuple():
-            return b"l", b"".join(_bytes(one, name) for one in value)
-        case set() | frozenset():
-            return b"m", b"".join(sorted(_bytes(one, name) for one in value))
+    for kind, letter, text in _KINDS:
+        if isinstance(value, kind):
+            return letter + length_prefixed(text(value, name))
     raise ConfigurationError(
         f"{name} was given a {type(value).__name__}, which has no text that is the same in every"
         " process, and a request that is sent again is known by its values: give plain values"
@@ -352,7 +316,35 @@ def _typed(value: Any, name: str) -> tuple[bytes, str | bytes]:
     )
 
 
+def _mapping(value: Mapping[Any, Any], name: str) -> bytes:
+    pairs = ((_bytes(key, name), _bytes(one, name)) for key, one in value.items())
+    return b"".join(key + one for key, one in sorted(pairs))
+
+
 def _decimal(value: Decimal) -> str:
-    """``str(value)`` asks the context of the thread; this does not."""
+    """Return a text that does not depend on the thread's decimal context, as ``str`` does."""
     sign, digits, exponent = value.as_tuple()
     return f"{sign} {''.join(map(str, digits))} {exponent}"
+
+
+#: A type, its letter, and the text of a value. The first type that fits counts.
+_KINDS: tuple[tuple[Any, bytes, Callable[[Any, str], str | bytes]], ...] = (
+    (NoneType, b"n", lambda value, name: ""),
+    (Enum, b"e", lambda value, name: value.name or str(value.value)),  # an empty flag has no name
+    (bool, b"b", key_text),
+    (str, b"s", lambda value, name: str.__str__(value)),
+    (int, b"i", lambda value, name: int.__repr__(value)),
+    (float, b"f", lambda value, name: float.__repr__(value)),
+    (Decimal, b"d", lambda value, name: _decimal(value)),
+    ((bytes, bytearray, memoryview), b"y", lambda value, name: bytes(value)),
+    (UUID, b"u", key_text),
+    ((date, time), b"t", key_text),  # a datetime is a date
+    (timedelta, b"p", lambda value, name: f"{value.days} {value.seconds} {value.microseconds}"),
+    (Mapping, b"o", _mapping),
+    ((list, tuple), b"l", lambda value, name: b"".join(_bytes(one, name) for one in value)),
+    (
+        (set, frozenset),
+        b"m",
+        lambda value, name: b"".join(sorted(_bytes(one, name) for one in value)),
+    ),
+)

@@ -1,30 +1,29 @@
-"""The six operations on one row, and what each demands.
+"""The six operations on one row, and the condition of each.
 
 ====================  ==========================================  =================================
-operation             the row is there                            it is not
+operation             the row exists                              it does not
 ====================  ==========================================  =================================
-insert                AlreadyExists (409; 412 with               stored
+insert                AlreadyExists (409; 412 with                stored
                       ``if_none_match="*"``)
-replace               if it is in the version: all columns set    NotFound (404)
-merge                 if it is in the version: named columns set  NotFound (404)
-delete                if it is in the version: deleted            NotFound (404)
-insert_or_replace     all columns set, whatever the version       stored
-insert_or_merge       named columns set, whatever the version     stored
+replace               all columns set, if the version matches     NotFound (404)
+merge                 named columns set, if the version matches   NotFound (404)
+delete                deleted, if the version matches             NotFound (404)
+insert_or_replace     all columns set, in any version             stored
+insert_or_merge       named columns set, in any version           stored
 ====================  ==========================================  =================================
 
-``replace``, ``merge`` and ``delete`` need ``if_match``: a tag, several, ``Version(...)``, or
-``"*"``, which says in so many words that the last writer wins. Without it they are refused
-(``PreconditionRequired``, 428); ``if_none_match`` can take tags away from these, and is no
-condition alone. In another version it is ``PreconditionFailed`` (412), whose entry
-has what is stored, and whose ``etag`` is the tag that the row has now. A row that is not there is
-404 before it is 412. An upsert takes no tag: it is for rows of which the last writer may win. With
-``if_none_match="*"`` it inserts only.
+``replace``, ``merge`` and ``delete`` need ``if_match``: a tag, several tags, ``Version(...)``, or
+``"*"``, which lets the last writer win. Without it they raise ``PreconditionRequired`` (428);
+``if_none_match`` can exclude some of these tags, and is no condition alone. A row in another
+version raises ``PreconditionFailed`` (412): its entry has the stored values, and its ``etag`` is
+the row's current tag. A missing row is 404 before it is 412. An upsert takes no tag: it is for rows
+that the last writer may overwrite. With ``if_none_match="*"`` it only inserts.
 
 A mistake in the condition (``BadPrecondition``, 400) or in the body (``BadEntity``, 400) is found
-before any statement is sent, the condition first. Attributes that are left out keep their value
-in ``merge`` and get their default, or NULL, in ``replace``; ``None`` is NULL. Each write moves the
-version, also a merge of nothing; but not one of ``__version_ignore__`` columns alone. Validators
-and events of the class are not called: no object is made.
+before any statement is sent, the condition first. An omitted attribute keeps its value in ``merge``
+and gets its default, or NULL, in ``replace``; ``None`` is NULL. Each write moves the version, also
+a merge of nothing, but not a write of ``__version_ignore__`` columns alone. No object is made, so
+validators and events of the class are not called.
 
 With ``idempotency`` a request that is sent again after its answer was lost counts once; see
 :mod:`~optilock.entities.idempotency`.
@@ -32,13 +31,13 @@ With ``idempotency`` a request that is sent again after its answer was lost coun
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import inspect
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from dataclasses import replace as with_
-from functools import cached_property
-from types import MappingProxyType
-from typing import Any, TypeVar
+from functools import cached_property, update_wrapper
+from typing import Any, ParamSpec, TypeVar
 
 from sqlalchemy.orm import Mapper, Session
 
@@ -49,50 +48,41 @@ from optilock.columns.identities import (
     identity_of_new_row,
     is_of_texts,
 )
-from optilock.conditions.request import not_met
+from optilock.conditions.request import mark_not_met
 from optilock.entities.bodies import (
-    is_of_ignored,
-    made_of,
+    check_new_row,
     mapper_of,
-    named,
-    new,
-    refuse_still,
-    replaced,
-    reset,
+    refuse_no_bump,
+    reset_attributes,
+    reset_values,
+    sets_ignored_only,
+    values_by_attribute,
+    version_from_values,
 )
 from optilock.entities.idempotency import Idempotency, Request, identity_of_new, mark_of
-from optilock.entities.new_row import NewRow, insert_row, upsert_row
-from optilock.entities.one_form import Change
-from optilock.entities.one_row import Written, write_row
+from optilock.entities.row_inserts import NewRow, insert_row, upsert_row
+from optilock.entities.row_statements import Change
+from optilock.entities.row_writes import WrittenRow, write_row
 from optilock.entities.tags import (
     Version,
-    none_of,
+    demanded_versions,
+    exclude_named,
     only_if_absent,
     refuse_if_match,
     refuse_star,
-    versions,
 )
 from optilock.errors import AlreadyExists, ConfigurationError, NotFound, PreconditionFailed
 from optilock.mapped import Identity, facts
-from optilock.preconditions.entity_tags import PLAIN, ETags
-from optilock.preconditions.names import refuse_impossible_key, refuse_unfit_key
+from optilock.preconditions.client_values import refuse_impossible_key, refuse_unfit_key
+from optilock.preconditions.entity_tags import PLAIN, ETags, RowTags
 from optilock.watched.rows.stored import stored_key
-from optilock.watched.session.connections import connection_to_write, session_given
-from optilock.watched.session.watched import demands_of
+from optilock.watched.session.connections import connection_to_write, given_session
+from optilock.watched.session.record import demands_of
 from optilock.watched.statements.call import flush_before
 
-__all__ = [
-    "Stored",
-    "delete",
-    "insert",
-    "insert_or_merge",
-    "insert_or_replace",
-    "merge",
-    "replace",
-]
-
+P = ParamSpec("P")
+A = TypeVar("A", bound="Arguments")
 T = TypeVar("T", Change, NewRow)
-_NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -101,353 +91,340 @@ class Stored:
 
     #: The primary key, as a tuple in the order of the mapper's primary key columns.
     identity: Identity
-    #: The version that it has now; ``None`` for a row that was deleted.
+    #: The current version; ``None`` for a row that was deleted.
     version: Any
     #: Its tag, quotes included; ``None`` for a row that was deleted.
     etag: str | None
-    #: The request was sent again, and was stored when it came first: nothing was written now.
+    #: The request was sent again, and the first one had stored the row: nothing was written now.
     again: bool = field(default=False, compare=False)
 
 
-def insert(
-    session: Session,
-    model: type[Any],
-    key: Any,
-    values: Mapping[str, Any] = _NOTHING,
-    *,
-    if_match: Any = None,
-    if_none_match: Any = None,
-    etags: ETags = PLAIN,
-    idempotency: Idempotency | None = None,
-) -> Stored:
-    """Store a new row. It needs no condition, and takes ``if_none_match="*"``.
+# -- arguments -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """The arguments of ``delete``; the signature of an operation is that of its class here.
 
     Args:
         session: any session (a ``scoped_session`` too); its transaction is used.
         model: a versioned class.
-        key: the primary key, as ``session.get()`` takes it; ``None`` where the database makes it.
+        key: the primary key, as ``session.get()`` takes it; ``None`` for a new row whose key the
+            database makes.
+        if_match: a tag, a list of tags, ``Version(...)``, or ``"*"``. ``replace``, ``merge`` and
+            ``delete`` need it; the others take none.
+        if_none_match: ``"*"`` for an operation that may insert: then it only inserts. For the
+            others, tags to exclude from those of ``if_match``.
+        etags: how tags are made and read, if they are signed.
+        idempotency: recognises the request when it is sent again (``Unique`` versions only): the
+            row is stored once, and the answer has ``again=True``. A deleted row has no version to
+            recognise, so a ``delete`` that is sent again is ``NotFound``.
+    """
+
+    session: Session
+    model: type[Any]
+    key: Any
+    _: KW_ONLY
+    if_match: Any = None
+    if_none_match: Any = None
+    etags: ETags = PLAIN
+    idempotency: Idempotency | None = None
+
+
+@dataclass(frozen=True)
+class ArgumentsWithValues(Arguments):
+    """The arguments of the other operations.
+
+    Args:
         values: attribute -> value.
-        etags: how tags are made and read, where they are signed.
-        idempotency: by what the request is known when it is sent again (``Unique`` only): then the
-            row is stored once, and ``again`` is true of what is told.
+    """
+
+    values: Mapping[str, Any] = field(default_factory=dict)
+
+
+def _operation(
+    arguments: Callable[P, A],
+) -> Callable[[Callable[[A], Stored]], Callable[P, Stored]]:
+    """Let callers of a function of :class:`Arguments` pass the arguments themselves."""
+    signature = inspect.signature(arguments).replace(return_annotation=Stored)
+
+    def decorate(body: Callable[[A], Stored]) -> Callable[P, Stored]:
+        def operation(*args: P.args, **options: P.kwargs) -> Stored:
+            try:
+                given = arguments(*args, **options)
+            except TypeError as error:  # it names the class, and not the operation
+                _, _, why = str(error).partition("__init__")
+                raise TypeError(f"{body.__name__}{why}") from None
+            return body(given)
+
+        update_wrapper(operation, body).__signature__ = signature  # type: ignore[attr-defined]
+        return operation
+
+    return decorate
+
+
+# -- operations ------------------------------------------------------------------------------------
+
+
+@_operation(ArgumentsWithValues)
+def insert(given: ArgumentsWithValues) -> Stored:
+    """Store a new row. It needs no condition, and takes ``if_none_match="*"``.
+
+    Arguments: :class:`ArgumentsWithValues`.
 
     Raises:
         AlreadyExists: there is a row with this key: 409, or 412 with ``if_none_match``.
-        BadEntity: the values cannot be those of a row.
-        BadPrecondition: ``if_none_match`` is something else.
-        ConfigurationError: ``if_match`` was given; or rows of the class cannot be written so.
+        BadEntity: no row can have these values.
+        BadPrecondition: ``if_none_match`` is not ``"*"``.
+        ConfigurationError: ``if_match`` was given; or no operation can write rows of the class.
     """
-    return _insert(
-        session, "insert", model, key, values, if_match, if_none_match, etags, idempotency
-    )
+    return _insert("insert", given)
 
 
-def replace(
-    session: Session,
-    model: type[Any],
-    key: Any,
-    values: Mapping[str, Any] = _NOTHING,
-    *,
-    if_match: Any = None,
-    if_none_match: Any = None,
-    etags: ETags = PLAIN,
-    idempotency: Idempotency | None = None,
-) -> Stored:
-    """Give every column of a row a value: the one in ``values``, or its default, or NULL.
+@_operation(ArgumentsWithValues)
+def replace(given: ArgumentsWithValues) -> Stored:
+    """Set every column of a row: to its value in ``values``, its default, or NULL.
 
-    Args: those of :func:`insert`.
-        if_match: needed: a tag, a list of tags, ``Version(...)``, or ``"*"``.
+    Arguments: :class:`ArgumentsWithValues`.
 
     Raises:
         NotFound: there is no row with this key.
-        PreconditionFailed: it is in another version.
+        PreconditionFailed: the row is in another version.
         PreconditionRequired: ``if_match`` was not given.
-        BadPrecondition: it is no tag; or ``if_none_match`` is anything but tags beside tags.
-        BadEntity: the values cannot be those of a row.
-        ConfigurationError: rows of the class cannot be written so.
+        BadPrecondition: ``if_match`` is no tag; or ``if_none_match`` has no tags, or stands alone.
+        BadEntity: no row can have these values.
+        ConfigurationError: no operation can write rows of the class.
     """
-    session, mapper, identity = _row(session, "replace", model, key)
-    asked = Asked("replace", mapper, identity, if_match, if_none_match, etags)
-    given = named(mapper, "replace", values, session)
-    plain, computed = reset(mapper, lambda: connection_to_write(session, mapper), given)
-    values = given | plain
-    made = made_of(mapper, "replace", values, whole=True)
+    session, asked = _asked("replace", given)
+    mapper = asked.row.mapper
+    values = values_by_attribute(mapper, "replace", given.values, session)
+    plain, computed = reset_values(mapper, lambda: connection_to_write(session, mapper), values)
+    made = version_from_values(mapper, "replace", values | plain, whole=True)
     asked = asked.of_stored_row(session)
-    change = Change(mapper, asked.identity, values, computed, asked.wanted, made=made)
-    return _write(session, _known_again(change, idempotency, *asked.request(given)), asked)
+    versions = asked.wanted
+    change = Change(mapper, asked.row.identity, values | plain, computed, versions, made=made)
+    return _write(session, _recognisable(change, given.idempotency, asked.request(values)), asked)
 
 
-def merge(
-    session: Session,
-    model: type[Any],
-    key: Any,
-    values: Mapping[str, Any] = _NOTHING,
-    *,
-    if_match: Any = None,
-    if_none_match: Any = None,
-    etags: ETags = PLAIN,
-    idempotency: Idempotency | None = None,
-) -> Stored:
-    """Give the columns in ``values`` theirs, and leave the others of the row as they are.
+@_operation(ArgumentsWithValues)
+def merge(given: ArgumentsWithValues) -> Stored:
+    """Set the columns in ``values``, and leave the others of the row as they are.
 
-    Args and errors are those of :func:`replace`.
+    Arguments: :class:`ArgumentsWithValues`. Errors: those of :func:`replace`.
     """
-    session, mapper, identity = _row(session, "merge", model, key)
-    asked = Asked("merge", mapper, identity, if_match, if_none_match, etags)
-    given = named(mapper, "merge", values, session)
-    made = made_of(mapper, "merge", given, whole=False)
-    still = is_of_ignored(mapper, given) or (facts(mapper).by_values and made is None)
+    session, asked = _asked("merge", given)
+    mapper = asked.row.mapper
+    values = values_by_attribute(mapper, "merge", given.values, session)
+    made = version_from_values(mapper, "merge", values, whole=False)
+    still = sets_ignored_only(mapper, values) or (facts(mapper).by_values and made is None)
     asked = asked.of_stored_row(session)
-    change = Change(mapper, asked.identity, given, versions=asked.wanted, still=still, made=made)
-    return _write(session, _known_again(change, idempotency, *asked.request(given)), asked)
+    versions = asked.wanted
+    change = Change(mapper, asked.row.identity, values, versions=versions, still=still, made=made)
+    return _write(session, _recognisable(change, given.idempotency, asked.request(values)), asked)
 
 
-def delete(
-    session: Session,
-    model: type[Any],
-    key: Any,
-    *,
-    if_match: Any = None,
-    if_none_match: Any = None,
-    etags: ETags = PLAIN,
-    idempotency: Idempotency | None = None,
-) -> Stored:
-    """Delete a row. What the database does to its dependents, it does.
+@_operation(Arguments)
+def delete(given: Arguments) -> Stored:
+    """Delete a row. The database treats its dependents as their foreign keys say.
 
-    Args and errors are those of :func:`replace`, without values. ``idempotency`` changes nothing: a
-    row that is gone has no version to know the request by, and ``NotFound`` is what is true of it.
+    Arguments: :class:`Arguments`. Errors: those of :func:`replace`.
     """
-    session, mapper, identity = _row(session, "delete", model, key)
-    asked = Asked("delete", mapper, identity, if_match, if_none_match, etags)
+    session, asked = _asked("delete", given)
     asked = asked.of_stored_row(session)
-    return _write(
-        session, Change(mapper, asked.identity, versions=asked.wanted, deletes=True), asked
-    )
+    row, versions = asked.row, asked.wanted
+    return _write(session, Change(row.mapper, row.identity, versions=versions, deletes=True), asked)
 
 
-def insert_or_replace(
-    session: Session,
-    model: type[Any],
-    key: Any,
-    values: Mapping[str, Any] = _NOTHING,
-    *,
-    if_match: Any = None,
-    if_none_match: Any = None,
-    etags: ETags = PLAIN,
-    idempotency: Idempotency | None = None,
-) -> Stored:
-    """Store a new row, or :func:`replace` the one that is there, whatever its version.
+@_operation(ArgumentsWithValues)
+def insert_or_replace(given: ArgumentsWithValues) -> Stored:
+    """Store a new row, or :func:`replace` the stored one in any version.
 
-    It takes no tag by design; with ``if_none_match="*"`` it is :func:`insert`. Args are those of
-    :func:`insert`, and the key is needed.
+    It takes no tag by design; with ``if_none_match="*"`` it is :func:`insert`. Arguments:
+    :class:`ArgumentsWithValues`; the key is needed.
 
     Raises:
-        AlreadyExists: ``if_none_match="*"``, and the row is there (412); or, on MariaDB, a row of
-            another key has a value that is to be unique (409).
+        AlreadyExists: ``if_none_match="*"``, and the row exists (412); or, on MariaDB, a row of
+            another key has a value that must be unique (409).
         BadEntity, BadPrecondition, ConfigurationError: as :func:`insert`.
     """
-    given = values, if_match, if_none_match, etags, idempotency
-    return _upsert(session, "insert_or_replace", model, key, *given, whole=True)
+    return _upsert("insert_or_replace", given, whole=True)
 
 
-def insert_or_merge(
-    session: Session,
-    model: type[Any],
-    key: Any,
-    values: Mapping[str, Any] = _NOTHING,
-    *,
-    if_match: Any = None,
-    if_none_match: Any = None,
-    etags: ETags = PLAIN,
-    idempotency: Idempotency | None = None,
-) -> Stored:
-    """Store a new row, or :func:`merge` into the one that is there, whatever its version.
+@_operation(ArgumentsWithValues)
+def insert_or_merge(given: ArgumentsWithValues) -> Stored:
+    """Store a new row, or :func:`merge` into the stored one in any version.
 
-    Args and errors are those of :func:`insert_or_replace`.
+    Arguments and errors: those of :func:`insert_or_replace`.
     """
-    given = values, if_match, if_none_match, etags, idempotency
-    return _upsert(session, "insert_or_merge", model, key, *given, whole=False)
+    return _upsert("insert_or_merge", given, whole=False)
 
 
-# -- how -------------------------------------------------------------------------------------------
+# -- new rows --------------------------------------------------------------------------------------
 
 
-def _insert(
-    session: Any,
-    call: str,
-    model: Any,
-    key: Any,
-    values: Any,
-    if_match: Any,
-    if_none_match: Any,
-    etags: ETags,
-    idempotency: Idempotency | None,
-) -> Stored:
-    session = _session(session, call)
-    mapper = mapper_of(model, call)
-    identity = identity_of_new(call, mapper, key, idempotency, etags)
-    refuse_if_match(call, if_match)
-    absent = only_if_absent(call, if_none_match)
-    given = named(mapper, call, values, session)
-    new(mapper, given)
-    made = made_of(mapper, call, given, whole=True)
+def _insert(call: str, given: ArgumentsWithValues) -> Stored:
+    session = _session(given.session, call)
+    mapper = mapper_of(given.model, call)
+    identity = identity_of_new(call, mapper, given.key, given.idempotency, given.etags)
+    refuse_if_match(call, given.if_match)
+    absent = only_if_absent(call, given.if_none_match)
+    values, made = _new_values(session, mapper, call, given, whole=True)
     refuse_unfit_key(session, mapper, identity)
-    asked = call, mapper, identity or (), (), given, etags
-    row = _known_again(NewRow(mapper, identity, given, made), idempotency, *asked)
-    with _telling(mapper, etags):
-        written = insert_row(session, row, status=412 if absent else 409)
-    return _stored(mapper, written, etags)
+    row = given.etags.of_row(mapper, identity or ())
+    new = NewRow(mapper, identity, values, made)
+    new = _recognisable(new, given.idempotency, Request(call, row, (), values))
+    with _with_current_tag(row):
+        return _stored(row, insert_row(session, new, status=412 if absent else 409))
 
 
-def _upsert(
-    session: Any,
-    call: str,
-    model: Any,
-    key: Any,
-    values: Any,
-    if_match: Any,
-    if_none_match: Any,
-    etags: ETags,
-    idempotency: Idempotency | None,
-    *,
-    whole: bool,
-) -> Stored:
-    if only_if_absent(call, if_none_match):
-        return _insert(
-            session, call, model, key, values, if_match, if_none_match, etags, idempotency
-        )
-    _refuse_again(call, idempotency)
-    session, mapper, identity = _row(session, call, model, key)
-    refuse_if_match(call, if_match)
-    given = named(mapper, call, values, session)
-    new(mapper, given)
-    made = made_of(mapper, call, given, whole=whole)
-    refuse_unfit_key(session, mapper, identity)
-    changed = {*given, *(replaced(mapper, given) if whole else ())}
-    with _telling(mapper, etags):
-        written = upsert_row(session, NewRow(mapper, identity, given, made), frozenset(changed))
-    return _stored(mapper, written, etags)
-
-
-def _refuse_again(call: str, idempotency: Idempotency | None) -> None:
-    if idempotency is not None:
+def _upsert(call: str, given: ArgumentsWithValues, *, whole: bool) -> Stored:
+    if only_if_absent(call, given.if_none_match):
+        return _insert(call, given)
+    if given.idempotency is not None:
         raise ConfigurationError(
             f"{call}() takes no idempotency, because the last writer wins: sent again, it writes"
             " again, over what others have stored in between. With a tag use replace() or merge(),"
             ' which take it; so does insert(), and this with if_none_match="*". Nothing was sent.'
         )
+    session, mapper, identity = _row(call, given)
+    refuse_if_match(call, given.if_match)
+    values, made = _new_values(session, mapper, call, given, whole=whole)
+    refuse_unfit_key(session, mapper, identity)
+    changed = frozenset({*values, *(reset_attributes(mapper, values) if whole else ())})
+    row = given.etags.of_row(mapper, identity)
+    with _with_current_tag(row):
+        return _stored(row, upsert_row(session, NewRow(mapper, identity, values, made), changed))
 
 
-def _row(session: Any, call: str, model: Any, key: Any) -> tuple[Session, Mapper[Any], Identity]:
-    session = _session(session, call)
-    mapper = mapper_of(model, call)
-    refuse_still(session, mapper, call)
+def _new_values(
+    session: Session, mapper: Mapper[Any], call: str, given: ArgumentsWithValues, *, whole: bool
+) -> tuple[dict[str, Any], Any]:
+    """Return the values of a new row, and its version if that is made from them."""
+    values = values_by_attribute(mapper, call, given.values, session)
+    check_new_row(mapper, values)
+    return values, version_from_values(mapper, call, values, whole=whole)
+
+
+# -- the row and its demanded versions -------------------------------------------------------------
+
+
+def _asked(call: str, given: Arguments) -> tuple[Session, RowDemand]:
+    session, mapper, identity = _row(call, given)
+    row = given.etags.of_row(mapper, identity)
+    return session, RowDemand(call, row, given.if_match, given.if_none_match)
+
+
+def _row(call: str, given: Arguments) -> tuple[Session, Mapper[Any], Identity]:
+    session = _session(given.session, call)
+    mapper = mapper_of(given.model, call)
+    refuse_no_bump(session, mapper, call)
     read = identity_of_new_row if call.startswith("insert_or_") else identity_given
-    return session, mapper, read(f"entities.{call}", mapper, key)
+    return session, mapper, read(f"entities.{call}", mapper, given.key)
 
 
 def _session(session: Any, call: str) -> Session:
-    return session_given(
+    return given_session(
         session, f"entities.{call}", f"await optilock.asyncio.{call}(session, ...)"
     )
 
 
 @dataclass(frozen=True)
-class Asked:
-    """Which row an operation is about, and in which versions it must be."""
+class RowDemand:
+    """The row of an operation, and the versions that it demands of it."""
 
     call: str
-    mapper: Mapper[Any]
-    identity: Identity
+    row: RowTags
     if_match: Any
     if_none_match: Any
-    etags: ETags
 
     def __post_init__(self) -> None:
-        _ = self.wanted  # or it is refused
+        _ = self.wanted  # a bad condition raises here
 
     @cached_property
     def wanted(self) -> tuple[Any, ...] | None:
-        """``None``: any."""
+        """The row must be in one of these versions; ``None``: in any."""
         refuse_star(self.call, self.if_none_match)
-        row = self.mapper, self.identity, self.call
-        found = versions(*row, self.if_match, self.etags)
-        return none_of(*row, found, self.if_none_match, self.etags)
+        found = demanded_versions(self.call, self.row, self.if_match)
+        return exclude_named(self.call, self.row, found, self.if_none_match)
 
-    def of_stored_row(self, session: Session) -> Asked:
-        """The same for the key as the database gives it back, where no tag is of the given one.
+    def of_stored_row(self, session: Session) -> RowDemand:
+        """Return the same for the key as the database stores it, if no tag is of the given key.
 
-        It may take the key for that of a row, and the tags are bound to the row's own; so is what
-        the session demands of single rows.
+        The database may treat the given key as equal to a row's key. The tags are bound to the
+        row's own key, and so are the session's demands of single rows.
         """
-        refuse_impossible_key(session, self.mapper, self.identity)
-        asks = not self.is_sure and _is_demanded(session, self.mapper)
-        if has_one_spelling(self.mapper) or not (self.wanted == () or asks):
+        row = self.row
+        refuse_impossible_key(session, row.mapper, row.identity)
+        is_demanded = not self.is_sure and _has_demands(session, row.mapper)
+        if has_one_spelling(row.mapper) or not (self.wanted == () or is_demanded):
             return self
         flush_before(session, {})
-        connection = connection_to_write(session, self.mapper)
-        stored = stored_key(connection, self.mapper, self.identity)
-        return self if stored in (None, self.identity) else with_(self, identity=stored)
+        stored = stored_key(connection_to_write(session, row.mapper), row.mapper, row.identity)
+        if stored in (None, row.identity):
+            return self
+        return with_(self, row=with_(row, identity=stored))
 
     @property
     def is_sure(self) -> bool:
-        """Does a tag say that the key is the row's own?"""
+        """Whether the key is known to be the row's own, spelled as it is stored."""
         given = self.if_match if isinstance(self.if_match, (list, tuple)) else (self.if_match,)
         by_tag = self.wanted is not None and not any(isinstance(one, Version) for one in given)
-        return has_one_spelling(self.mapper) or (by_tag and is_of_texts(self.mapper))
+        mapper = self.row.mapper
+        return has_one_spelling(mapper) or (by_tag and is_of_texts(mapper))
 
-    def request(self, given: Mapping[str, Any]) -> tuple[Any, ...]:
-        return self.call, self.mapper, self.identity, self.wanted, given, self.etags
+    def request(self, values: Mapping[str, Any]) -> Request:
+        return Request(self.call, self.row, self.wanted, values)
 
 
-def _known_again(row: T, idempotency: Idempotency | None, *asked: Any) -> T:
-    """What is to be written, in the version by which the request is known when it comes again."""
-    mark = None if idempotency is None else mark_of(idempotency, Request(*asked))
+def _has_demands(session: Session, mapper: Mapper[Any]) -> bool:
+    """Return whether the session demands something of rows of the class."""
+    demands = demands_of(session)
+    return demands is not None and bool(demands.conditions_for(mapper))
+
+
+# -- writing ---------------------------------------------------------------------------------------
+
+
+def _recognisable(row: T, idempotency: Idempotency | None, request: Request) -> T:
+    """Return the row with the version by which the request is recognised when it comes again."""
+    mark = None if idempotency is None else mark_of(idempotency, request)
     return row if mark is None else with_(row, made=mark.version, is_ours=mark.is_ours)
 
 
-def _is_demanded(session: Session, mapper: Mapper[Any]) -> bool:
-    """Does the session demand something of its rows?"""
-    demands = demands_of(session)
-    return demands is not None and bool(demands.on(mapper))
-
-
-def _write(session: Session, change: Change, asked: Asked) -> Stored:
-    etags = asked.etags
-    if not asked.is_sure and not _is_demanded(session, change.mapper):
+def _write(session: Session, change: Change, asked: RowDemand) -> Stored:
+    if not asked.is_sure and not _has_demands(session, change.mapper):
         change = with_(change, respelled=True)
-    with _telling(change.mapper, etags):
-        return _stored(change.mapper, write_row(session, change), etags)
+    with _with_current_tag(asked.row):
+        return _stored(asked.row, write_row(session, change))
 
 
 @contextmanager
-def _telling(mapper: Mapper[Any], etags: ETags) -> Iterator[None]:
-    """What is refused says which tag the row has now."""
+def _with_current_tag(row: RowTags) -> Iterator[None]:
+    """Give an error of the row the current tag of that row."""
     try:
         yield
     except NotFound:
-        not_met()
+        mark_not_met()
         raise
     except PreconditionFailed as error:
-        not_met()
+        mark_not_met()
         (entry,) = error.entries
-        error.etag = _tag_in(mapper, etags, entry.identity, entry.database)
+        error.etag = _current_tag(row, entry.identity, entry.database)
         raise
     except AlreadyExists as error:
-        not_met()
-        error.etag = _tag_in(mapper, etags, error.identity, error.database)
+        mark_not_met()
+        error.etag = _current_tag(row, error.identity, error.database)
         raise
 
 
-def _tag_in(
-    mapper: Mapper[Any], etags: ETags, identity: Identity, stored: Mapping[str, Any] | None
-) -> str | None:
+def _current_tag(row: RowTags, identity: Identity, stored: Mapping[str, Any] | None) -> str | None:
     if stored is None:
         return None
-    return etags.tag(mapper, identity_in(mapper, identity, stored), stored[facts(mapper).token])
+    own = identity_in(row.mapper, identity, stored)
+    return row.etags.tag(row.mapper, own, stored[facts(row.mapper).token])
 
 
-def _stored(mapper: Mapper[Any], written: Written, etags: ETags) -> Stored:
+def _stored(row: RowTags, written: WrittenRow) -> Stored:
     identity, version, again = written
-    tag = None if version is None else etags.tag(mapper, identity, version)
-    return Stored(identity, version, tag, again)
+    own = row if identity is row.identity else with_(row, identity=identity)
+    return Stored(identity, version, None if version is None else own.tag(version), again)

@@ -1,12 +1,12 @@
-"""What a client demands of a row, read: the versions that its tags stand for.
+"""The versions of a row that a client demands, read from its tags.
 
 ``if_match`` is a strong entity tag with its two quotes, several in a list or a tuple (such as the
 ``versions`` that :func:`optilock.preconditions.rfc9110.required` finds), or ``*``. Text is always a
-tag. A version that the program itself has is ``Version(3)``, so that no number of a client's JSON
-passes for one.
+tag. A program passes a version of its own as ``Version(3)``, so that no number in a client's JSON
+is taken for one.
 
-A tag that no row of the class can have stands for no version, and a weak one never matches (RFC
-9110 section 8.8.3.2): the row is then in another version, or not there.
+A tag that no row of the class can have names no version, and a weak tag never matches (RFC 9110
+section 8.8.3.2): the row is then in another version, or missing.
 """
 
 from __future__ import annotations
@@ -16,32 +16,28 @@ from typing import Any
 
 from sqlalchemy.orm import Mapper
 
-from optilock.conditions.fields import STAR, Tag, tags
-from optilock.conditions.request import compared
-from optilock.errors import BadPrecondition, ConfigurationError, PreconditionRequired, described
-from optilock.mapped import Identity, facts
-from optilock.preconditions.entity_tags import ETags, sent_tags
-
-__all__ = ["Version", "none_of", "only_if_absent", "refuse_if_match", "refuse_star", "versions"]
+from optilock.conditions.request import STAR, Tag, compared, tags
+from optilock.errors import BadPrecondition, ConfigurationError, PreconditionRequired, describe
+from optilock.mapped import facts
+from optilock.preconditions.entity_tags import RowTags, sent_tags
 
 
 @dataclass(frozen=True)
 class Version:
-    """A version that the program itself has read, in place of a client's tag."""
+    """A version that the program itself has read, for ``if_match``."""
 
     value: Any
 
 
-def versions(
-    mapper: Mapper[Any], identity: Identity, call: str, if_match: Any, etags: ETags
-) -> tuple[Any, ...] | None:
-    """The versions that ``if_match`` stands for; ``None``: any.
+def demanded_versions(call: str, row: RowTags, if_match: Any) -> tuple[Any, ...] | None:
+    """Return the versions that ``if_match`` names; ``None`` for any.
 
     Raises:
-        PreconditionRequired: nothing is demanded.
+        PreconditionRequired: ``if_match`` is missing.
         BadPrecondition: it is no tag.
-        ConfigurationError: a ``Version`` cannot be one of the class.
+        ConfigurationError: a ``Version`` cannot be a version of the class.
     """
+    mapper = row.mapper
     if if_match is None:
         raise PreconditionRequired(
             f"{call}() of {mapper.class_.__name__} needs if_match: the ETag of the version that was"
@@ -52,18 +48,20 @@ def versions(
     if isinstance(if_match, str) and if_match == STAR:
         compared()
         return None
-    given = if_match if isinstance(if_match, (list, tuple)) else (if_match,)
+    given = _listed(if_match)
     bare = tuple(_typed(mapper, call, one.value) for one in given if isinstance(one, Version))
-    sent = [_one(call, "if_match", one) for one in given if not isinstance(one, Version)]
+    sent = [_one_tag(call, "if_match", one) for one in given if not isinstance(one, Version)]
     strong = [one.opaque for one in sent if not one.weak]
     if sent or not given:
         compared(strong)
-    named = etags.named(mapper, identity, strong) if strong else ()
-    return tuple(dict.fromkeys((*bare, *named)))
+    return tuple(dict.fromkeys((*bare, *row.named(strong))))
 
 
-def _one(call: str, name: str, given: Any) -> Tag:
-    """The tag, which is one."""
+def _listed(given: Any) -> Any:
+    return given if isinstance(given, (list, tuple)) else (given,)
+
+
+def _one_tag(call: str, name: str, given: Any) -> Tag:
     found = tags(f"The {name} of {call}()", given) if isinstance(given, str) else ()
     if found == STAR or len(found) != 1:
         raise BadPrecondition(
@@ -81,17 +79,17 @@ def _typed(mapper: Mapper[Any], call: str, value: Any) -> Any:
         kind = object
     if value is None or isinstance(value, bool) or not isinstance(value, kind):
         raise ConfigurationError(
-            f"{call}() got Version() of {described(value)}, which no version of"
+            f"{call}() got Version() of {describe(value)}, which no version of"
             f" {mapper.class_.__name__} can be: give the version as it was read. Nothing was sent."
         )
     return value
 
 
 def only_if_absent(call: str, if_none_match: Any) -> bool:
-    """Is it demanded that there is no such row?
+    """Return whether the row must not exist (``if_none_match="*"``).
 
     Raises:
-        BadPrecondition: something else is.
+        BadPrecondition: something else is demanded.
     """
     if if_none_match not in (None, STAR):
         raise BadPrecondition(
@@ -104,31 +102,25 @@ def only_if_absent(call: str, if_none_match: Any) -> bool:
     return if_none_match is not None
 
 
-def none_of(
-    mapper: Mapper[Any],
-    identity: Identity,
-    call: str,
-    wanted: tuple[Any, ...] | None,
-    if_none_match: Any,
-    etags: ETags,
+def exclude_named(
+    call: str, row: RowTags, wanted: tuple[Any, ...] | None, if_none_match: Any
 ) -> tuple[Any, ...] | None:
-    """Of the ``wanted`` versions those that ``if_none_match`` does not name, by weak comparison.
+    """Return the ``wanted`` versions that ``if_none_match`` does not name, by weak comparison.
 
     Raises:
-        BadPrecondition: it is no tag; or any version is wanted.
+        BadPrecondition: ``if_none_match`` is no tag, or any version is wanted.
     """
     if if_none_match is None or if_none_match == ():
         return wanted
     if wanted is None:
         raise _no_condition(call)
-    given = if_none_match if isinstance(if_none_match, (list, tuple)) else (if_none_match,)
-    strong = [_one(call, "if_none_match", one).opaque for one in given]
-    named = etags.named(mapper, identity, strong)
+    tags = [_one_tag(call, "if_none_match", one).opaque for one in _listed(if_none_match)]
+    named = row.named(tags)
     return tuple(one for one in wanted if one not in named)
 
 
 def refuse_star(call: str, if_none_match: Any) -> None:
-    """Refuse ``*`` of what writes only rows that are there.
+    """Refuse ``*`` for an operation that writes only existing rows.
 
     Raises:
         BadPrecondition: it was given.
@@ -150,7 +142,7 @@ def _no_condition(call: str) -> BadPrecondition:
 
 
 def refuse_if_match(call: str, if_match: Any) -> None:
-    """Refuse it of what takes no version.
+    """Refuse ``if_match`` for an operation that takes no version.
 
     Raises:
         ConfigurationError: it was given.

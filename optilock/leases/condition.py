@@ -1,13 +1,24 @@
-"""Under which lease a row may be written: one condition of the write itself.
+"""The condition of each write of a row with a lease, and the mixin.
 
-Whoever names no lease writes a row that nobody has leased; whoever names one writes only while it
-is in force, so that a holder whose lease has ended is refused also where nobody has taken over. In
-a session that has leased none of the rows, and in one that has leased some::
+::
+
+    class Page(Leasable, Versioned, Base):
+        __tablename__ = "pages"
+        id: Mapped[int] = mapped_column(primary_key=True)
+        text: Mapped[str]
+
+The mixin's columns (:mod:`optilock.leases.columns`) are of the table only: objects have no
+attributes for them, so entries, comparisons and merges ignore them. They move no version and wake
+no guard trigger.
+
+A write that names no lease is for rows without a holder. A write that names one needs it to be in
+force; after its end the write is refused, even if the row has no other holder. The conditions in a
+session without leases, and in one that has leased some rows::
 
     lease_until IS NULL OR lease_until <= clock OR lease_id IS NULL
     CASE WHEN lease_until > clock THEN lease_id END IS NOT DISTINCT FROM :lease
 
-The same write stores the id that it names: that of the holder, which is there already, or NULL. So
+The write also stores the id that it names: that of the holder, which is there already, or NULL. So
 a lease that has ended cannot be renewed after another session has written the row.
 
 One lease can guard all rows of a class, that of a name::
@@ -17,8 +28,8 @@ One lease can guard all rows of a class, that of a name::
 
     lease = acquire(session, Page, 30)    # or Name("wiki-pages")
 
-While it is in force, only sessions that use it (:mod:`optilock.leases.under`) write rows of the
-class, in whatever form. Each write checks that in its own statement::
+While it is in force, only sessions that use it (:mod:`optilock.leases.holders`) write rows of the
+class, in each form of write. Each write checks that in its own statement::
 
     EXISTS (SELECT 1 FROM optilock_leases WHERE name = 'wiki-pages' AND <no holder> FOR SHARE)
 
@@ -30,15 +41,15 @@ need not be ``Leasable``. If it is, the lease of a row and that of all rows both
 
 from __future__ import annotations
 
-import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 from sqlalchemy import (
     Column,
     ColumnElement,
     Select,
+    Table,
     and_,
     bindparam,
     event,
@@ -54,36 +65,71 @@ from sqlalchemy.types import TypeEngine
 from optilock.conditions.condition import Condition, Given
 from optilock.conditions.demands import Demand
 from optilock.errors import ConfigurationError, Entry
-from optilock.leases.columns import FAR, LEASE_ID, LeaseColumns, columns_of
+from optilock.leases.columns import (
+    LEASE_ID,
+    LeaseColumns,
+    columns_in,
+    columns_of,
+    lease_names_in,
+    new_columns,
+    register_columns,
+)
 from optilock.leases.errors import LeaseHeld, LeaseLost
 from optilock.leases.names import Name, name_of
-from optilock.leases.policy import LeasePolicy
-from optilock.watched.session.watched import demand_always
+from optilock.leases.values import FAR, LeasePolicy
+from optilock.mapped import tokens_of
+from optilock.undocumented.mappers import leave_out
+from optilock.watched.session.record import demand_always
 
-__all__ = ["LEASE", "UNDER_LEASES", "NoHolder", "refusal"]
-
-#: The value that each row has of its own: the id of the lease under which it is written.
+#: A row's own value: the id of the lease under which it is written.
 LEASE = "lease"
 _KIND: Mapping[str, TypeEngine[Any]] = {LEASE: LEASE_ID}
 
 
-class RowLease(Condition):
-    """On rows of one table, of which the session has leased some."""
+@dataclass(frozen=True, eq=False)
+class MissCondition(Condition):
+    """A condition on a row that was not written, with the error that explains it."""
+
+    condition: Condition
+    error: Callable[[Entry[Any]], Exception]
+
+    def clause(self, given: Given) -> ColumnElement[bool]:
+        return self.condition.clause(given)
+
+    def explain(self, entry: Entry[Any]) -> Exception:
+        return self.error(entry)
+
+
+class ExplainedByMiss:
+    """Of a condition that has an error only for a row that was looked at after a miss."""
+
+    def explain(self, entry: Entry[Any]) -> Exception | None:
+        return None
+
+
+def label_of(entry: Entry[Any]) -> str:
+    """Return "Page 7"."""
+    key = entry.identity[0] if len(entry.identity) == 1 else entry.identity
+    return f"{entry.model.__name__} {key!r}"
+
+
+class RowLease(ExplainedByMiss, Condition):
+    """The condition on rows of one table, in a session that has leased some."""
 
     def __init__(self, columns: LeaseColumns, operation: str) -> None:
         self._columns, self._operation = columns, operation
         self._guarded = operation in columns.policy.guards
 
     @property
-    def each(self) -> Mapping[str, TypeEngine[Any]]:
+    def row_parameters(self) -> Mapping[str, TypeEngine[Any]]:
         return _KIND
 
-    def gives(self, given: Given) -> Mapping[Column[Any], ColumnElement[Any]]:
+    def extra_values(self, given: Given) -> Mapping[Column[Any], ColumnElement[Any]]:
         takes_away = self._guarded and self._operation == "update"
         return {self._columns.id: self._mine(given)} if takes_away else {}
 
-    def when(self, *, deleting: bool, given: bool) -> Condition:
-        return row_lease(self._columns, "delete" if deleting else "update", given=given)
+    def for_operation(self, *, deleting: bool, given: bool) -> Condition:
+        return lease_condition(self._columns, "delete" if deleting else "update", given=given)
 
     def clause(self, given: Given) -> ColumnElement[bool]:
         mine, in_force = self._mine(given), self._columns.holder[0]
@@ -92,7 +138,7 @@ class RowLease(Condition):
         return in_force.is_not_distinct_from(mine)
 
     def after_look(self, given: Given) -> ColumnElement[bool]:
-        """The look has locked the row, so nobody has become the holder since."""
+        """The look has locked the row, so its holder is still the same."""
         mine = self._mine(given)
         free = self._columns.free() if self._guarded else true()
         return or_(self._columns.id == mine, and_(mine.is_(None), free))
@@ -106,10 +152,7 @@ class RowLease(Condition):
         return bool(seen[0] == mine) or (mine is None and not self._guarded)
 
     def missed(self, params: Mapping[str, Any], seen: Sequence[Any]) -> Condition:
-        return _Missed(self, params.get(LEASE), seen)
-
-    def explain(self, entry: Entry[Any]) -> Exception | None:
-        return None  # its own miss does
+        return MissCondition(self, lambda entry: refusal(label_of(entry), params.get(LEASE), seen))
 
     @staticmethod
     def _mine(given: Given) -> ColumnElement[Any]:
@@ -117,10 +160,10 @@ class RowLease(Condition):
 
 
 class NoLease(RowLease):
-    """The same, where the session has leased none: no row has a value of its own."""
+    """The condition in a session that has leased none of the rows."""
 
     @property
-    def each(self) -> Mapping[str, TypeEngine[Any]]:
+    def row_parameters(self) -> Mapping[str, TypeEngine[Any]]:
         return {}
 
     def clause(self, given: Given) -> ColumnElement[bool]:
@@ -134,22 +177,8 @@ class NoLease(RowLease):
         return null()
 
 
-class _Missed(Condition):
-    """A condition on a row of which it is known who holds it."""
-
-    def __init__(self, said: RowLease, mine: uuid.UUID | None, seen: Sequence[Any]) -> None:
-        self._said, self._mine, self._seen = said, mine, tuple(seen)
-
-    def clause(self, given: Given) -> ColumnElement[bool]:
-        return self._said.clause(given)
-
-    def explain(self, entry: Entry[Any]) -> Exception:
-        key = entry.identity[0] if len(entry.identity) == 1 else entry.identity
-        return refusal(f"{entry.model.__name__} {key!r}", self._mine, self._seen)
-
-
 def refusal(what: str, mine: Any, seen: Sequence[Any], status: int = 412) -> Exception:
-    """What is said to somebody who named ``mine``, while the lease in force is the one ``seen``."""
+    """Return the error of a write that named ``mine``, while the lease ``seen`` is in force."""
     holder, since, until = seen
     end = None if until is None or until >= FAR else until
     if mine is None:
@@ -159,8 +188,8 @@ def refusal(what: str, mine: Any, seen: Sequence[Any], status: int = 412) -> Exc
     return LeaseLost(what, "leased", since, end, status)
 
 
-def row_lease(columns: LeaseColumns, operation: str, *, given: bool) -> RowLease:
-    """The condition on an ``"update"``, or a ``"delete"``, of a row."""
+def lease_condition(columns: LeaseColumns, operation: str, *, given: bool) -> RowLease:
+    """Return the condition on an ``"update"``, or a ``"delete"``, of a row."""
     found: RowLease | None = columns.known.get((operation, given))
     if found is None:
         kind = RowLease if given else NoLease
@@ -168,28 +197,28 @@ def row_lease(columns: LeaseColumns, operation: str, *, given: bool) -> RowLease
     return found
 
 
-class UnderLeases(Demand):
-    """What is demanded of every session that writes rows with leases."""
+class LeaseDemand(Demand):
+    """The demand of each session that writes rows with leases."""
 
     values: Mapping[str, Any] = {}
 
     def on(self, mapper: Mapper[Any]) -> Condition | None:
         columns = columns_of(mapper)
-        return None if columns is None else row_lease(columns, "update", given=False)
+        return None if columns is None else lease_condition(columns, "update", given=False)
 
 
-UNDER_LEASES = UnderLeases()
+LEASE_DEMAND = LeaseDemand()
 
 
 @dataclass(frozen=True)
-class NoHolder(Condition):
-    """Nobody holds the name, and nobody becomes its holder before COMMIT."""
+class NoHolder(ExplainedByMiss, Condition):
+    """The name has no holder, and gets none before COMMIT."""
 
     name: Name
     guards: tuple[str, ...]
     deleting: bool = False
 
-    def when(self, *, deleting: bool, given: bool) -> Condition:
+    def for_operation(self, *, deleting: bool, given: bool) -> Condition:
         return replace(self, deleting=deleting)
 
     @property
@@ -207,7 +236,7 @@ class NoHolder(Condition):
 
     @property
     def looks(self) -> tuple[ColumnElement[Any], ...]:
-        """The fence, which says that the row is there, and who holds it."""
+        """The fence, which is NULL without the row, and the lease in force."""
         if not self._guarded:
             return ()
         every = (self._columns.fence, *self._columns.holder)
@@ -222,25 +251,10 @@ class NoHolder(Condition):
         return not self._guarded or (seen[0] is not None and seen[1] is None)
 
     def missed(self, params: Mapping[str, Any], seen: Sequence[Any]) -> Condition:
-        return _MissedRows(self, tuple(seen))
+        return MissCondition(self, lambda entry: self._error(entry, *seen))
 
-    def explain(self, entry: Entry[Any]) -> Exception | None:
-        return None  # its own miss does
-
-
-@dataclass(frozen=True)
-class _MissedRows(Condition):
-    """The same, of a row that was not written: who holds the name is known."""
-
-    said: NoHolder
-    seen: tuple[Any, ...]
-
-    def clause(self, given: Given) -> ColumnElement[bool]:
-        return self.said.clause(given)
-
-    def explain(self, entry: Entry[Any]) -> Exception:
-        model, name = entry.model.__name__, self.said.name
-        fence, *holder = self.seen
+    def _error(self, entry: Entry[Any], fence: int | None, *holder: Any) -> Exception:
+        model, name = entry.model.__name__, self.name
         if fence is not None:
             return refusal(f"all rows of {model} (the name {name.name!r})", None, holder)
         return ConfigurationError(
@@ -252,7 +266,7 @@ class _MissedRows(Condition):
 
 
 class _Names(Demand):
-    """What is demanded of every session that writes rows of a class with such a name."""
+    """The demand of each session that writes rows of a class with such a name."""
 
     values: Mapping[str, Any] = {}
 
@@ -269,10 +283,10 @@ _ALWAYS = _Names()
 
 @event.listens_for(Mapper, "instrument_class")
 def _guard(mapper: Mapper[Any], cls: type[Any]) -> None:
-    """From here on its rows are asked for, if the class has a name for all of them.
+    """Demand the condition for rows of the class, if it has a name for all of them.
 
     Raises:
-        ConfigurationError: it is none, or is not that of the whole hierarchy.
+        ConfigurationError: it is not a name, or not that of the whole hierarchy.
     """
     policy = _policy_of(cls)
     if policy is not None and name_of(cls) is None:
@@ -292,7 +306,78 @@ def _guard(mapper: Mapper[Any], cls: type[Any]) -> None:
 
 
 def _policy_of(cls: type[Any]) -> LeasePolicy | None:
-    """What it says of its leases, if it has a name for all rows."""
+    """Return the policy of a class that has a name for all rows."""
     policy = getattr(cls, "__lease_policy__", None)
     has_one = isinstance(policy, LeasePolicy) and policy.all_rows is not None
     return policy if has_one else None
+
+
+# -- the mixin -------------------------------------------------------------------------------------
+
+_USUAL = LeasePolicy()
+
+
+class Leasable:
+    """Mixin: a row of the class can be leased."""
+
+    __lease_policy__: ClassVar[LeasePolicy] = _USUAL
+
+
+@event.listens_for(Leasable, "instrument_class", propagate=True)
+def _give_columns(mapper: Mapper[Any], cls: type[Any]) -> None:
+    """Put the columns on the table before the mapper looks at it, and keep them out of the class.
+
+    Raises:
+        ConfigurationError: rows of the class cannot have leases.
+    """
+    policy = cls.__lease_policy__
+    if not isinstance(policy, LeasePolicy):
+        raise ConfigurationError(
+            f"{cls.__name__}.__lease_policy__ is {policy!r}: write LeasePolicy(longest=300)."
+        )
+    token, _ = tokens_of(cls)
+    if token is not None and token.every_write:
+        raise ConfigurationError(
+            f"{cls.__name__} is Leasable, but a {type(token).__name__} is moved by every UPDATE of"
+            " the row, so a lease would change its version and its ETag. Use Counter(), Unique() or"
+            " Timestamp()."
+        )
+    table = mapper.local_table
+    parent = mapper.inherits
+    if parent is not None and not mapper.concrete:
+        _inherit(mapper, cls, parent, policy)
+    elif not isinstance(table, Table):
+        raise ConfigurationError(
+            f"{cls.__name__} is Leasable, but is mapped to a SELECT: map the table itself."
+        )
+    elif columns_in(table) is None:
+        taken = lease_names_in(table.columns.keys())
+        if taken:
+            raise ConfigurationError(
+                f"{cls.__name__} is Leasable, and its table {table.name} has a column {taken[0]!r}"
+                " of its own, which would be the lease's: give that column another name."
+            )
+        for column in new_columns():
+            table.append_column(column)
+        register_columns(table, policy)
+    demand_always(LEASE_DEMAND)
+    leave_out(mapper, [column for column in _of(mapper).columns if lease_names_in([column.key])])
+
+
+def _inherit(mapper: Mapper[Any], cls: type[Any], parent: Mapper[Any], policy: LeasePolicy) -> None:
+    above = columns_in(_of(mapper))
+    if above is None:
+        raise ConfigurationError(
+            f"{cls.__name__} is Leasable, and {parent.class_.__name__} is not: put the mixin on"
+            f" {mapper.base_mapper.class_.__name__}, whose row stands for the whole."
+        )
+    if policy is not above.policy:
+        raise ConfigurationError(
+            f"{cls.__name__} has a __lease_policy__ beside the one that it inherits: a row has one"
+            f" lease, so say it on {mapper.base_mapper.class_.__name__} only."
+        )
+
+
+def _of(mapper: Mapper[Any]) -> Any:
+    """Return the table that has the lease of the whole row."""
+    return mapper.local_table if mapper.concrete else mapper.base_mapper.local_table

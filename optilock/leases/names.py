@@ -1,4 +1,4 @@
-"""Leases of names: of what is no row, such as a nightly import, or a whole class.
+"""Leases of names, such as a nightly import or a whole class; and the places of leases.
 
 ::
 
@@ -24,39 +24,37 @@ from sqlalchemy import (
     Table,
     bindparam,
     inspect,
+    literal_column,
     select,
 )
 from sqlalchemy.orm import InstanceState, Mapper, Session
 
 from optilock import events
 from optilock.columns.identities import has_one_spelling, identity_given
-from optilock.conditions.request import not_met
+from optilock.conditions.request import mark_not_met
 from optilock.dialects import database_of
-from optilock.dialects.rows import native
-from optilock.entities.tags import versions
-from optilock.errors import ConfigurationError, NotFound, PreconditionFailed, described
-from optilock.leases.columns import LeaseColumns, columns_of, take
-from optilock.leases.policy import LeasePolicy
-from optilock.leases.values import Lease
+from optilock.dialects.rows import execute_unguarded
+from optilock.entities.tags import demanded_versions
+from optilock.errors import ConfigurationError, NotFound, PreconditionFailed, describe
+from optilock.leases.columns import LeaseColumns, columns_of, register_columns
+from optilock.leases.values import Lease, LeasePolicy
 from optilock.mapped import Identity, facts, identity_of
+from optilock.preconditions.client_values import refuse_impossible_key
 from optilock.preconditions.entity_tags import PLAIN
-from optilock.preconditions.names import refuse_impossible_key
-from optilock.tables.leases import leases
+from optilock.tables.names import leases
 from optilock.watched.rows.entries import Attempt, entry_of
 from optilock.watched.rows.stored import read_stored, stored_key
 from optilock.watched.session.connections import (
-    autocommits,
     connection_to_write,
+    given_session,
+    is_autocommit,
     own_connection,
-    session_given,
 )
-
-__all__ = ["Name", "Names", "Place", "are_one", "name_of", "place_of", "place_of_row", "prepare"]
 
 
 @dataclass(frozen=True, eq=False)
 class Names:
-    """A table of names, and what their leases are like."""
+    """A table of names, and the policy of their leases."""
 
     schema: str | None = None
     table: str = leases.name
@@ -66,7 +64,7 @@ class Names:
     def __post_init__(self) -> None:
         schema: Any = self.schema
         copied: Table = leases.to_metadata(MetaData(), schema=schema, name=self.table)
-        object.__setattr__(self, "columns", take(copied, self.policy))
+        object.__setattr__(self, "columns", register_columns(copied, self.policy))
 
 
 _USUAL = Names()
@@ -77,7 +75,7 @@ class Name:
     """A name that can be leased.
 
     Raises:
-        ConfigurationError: it is no text of 1 to 200 characters.
+        ConfigurationError: it is not a text of 1 to 200 characters.
     """
 
     name: str
@@ -99,7 +97,7 @@ KEY = "optilock_key_"
 class Place:
     """The row that has the columns of one lease."""
 
-    #: As :class:`~optilock.leases.values.Lease` says it.
+    #: As in :class:`~optilock.leases.values.Lease`.
     of: Any
     #: For messages.
     what: str
@@ -114,8 +112,14 @@ class Place:
 
     @cached_property
     def here(self) -> list[ColumnElement[bool]]:
-        """SQL: it is this row."""
+        """SQL: the row has this key."""
         return [key == bindparam(f"{KEY}{i}", type_=key.type) for i, key in enumerate(self.keys)]
+
+    def lock(self) -> Select[Any]:
+        """Return a query of the row with its key as values, to be locked."""
+        found: Select[Any] = select(literal_column("1")).select_from(self.columns.table)
+        keys = zip(self.keys, self.identity, strict=True)
+        return found.where(*(key == value for key, value in keys))
 
     def connection(self, session: Session) -> Connection:
         if self.mapper is not None:
@@ -127,11 +131,11 @@ class Place:
         return self.mapper
 
     def versions(self, call: str, if_match: Any, connection: Connection) -> tuple[Any, ...] | None:
-        """The versions that the caller demands; ``None``: any.
+        """Return the versions that the caller demands; ``None``: any.
 
         Raises:
             ConfigurationError: rows of the class have no version, or a name has none.
-            BadPrecondition: it is no tag.
+            BadPrecondition: it is not a tag.
         """
         if if_match is None:
             return None
@@ -141,24 +145,25 @@ class Place:
                 " sent."
             )
         call = f"leases.{call}"
-        found = versions(self.mapper, self.identity, call, if_match, PLAIN)
+        found = demanded_versions(call, PLAIN.of_row(self.mapper, self.identity), if_match)
         if found == () and not has_one_spelling(self.mapper):  # a tag has the key as it is stored
             stored = stored_key(connection, self.mapper, self.identity)
-            found = versions(self.mapper, stored or self.identity, call, if_match, PLAIN)
+            row = PLAIN.of_row(self.mapper, stored or self.identity)
+            found = demanded_versions(call, row, if_match)
         return found
 
     @property
     def tells_writes(self) -> bool:
-        """Would a write of the row, after its lease has ended, be seen by its holder?"""
+        """Whether the holder sees a write of the row after its lease has ended."""
         guards = self.columns.policy.guards
         return self.mapper is None or bool(facts(self.mapper).token) or "update" not in guards
 
     def make(self, connection: Connection) -> bool:
-        """Make the row, if that is how it comes to be."""
+        """Make the row of a name; return ``False`` for a mapped row."""
         return False
 
     def require(self, connection: Connection, versions: tuple[Any, ...] | None) -> None:
-        """Raise where the row is gone, or in another version.
+        """Raise if the row is gone, or in another version.
 
         Raises:
             NotFound: it is gone.
@@ -166,7 +171,7 @@ class Place:
         """
         mapper = self._mapper()
         database = database_of(connection.dialect)
-        share = database.locks_show_newer and not autocommits(connection)
+        share = database.locks_show_newer and not is_autocommit(connection)
         found = read_stored(connection, mapper, [self.identity], lock=False, share=share)
         stored = next(iter(found.values()), None)
         if stored is None:
@@ -176,16 +181,16 @@ class Place:
         seen = dict(zip(facts(mapper).keys, self.identity, strict=True))
         if len(versions) == 1:
             seen[facts(mapper).token] = versions[0]
-        not_met()
+        mark_not_met()
         attempt = Attempt(mapper, self.identity, "verify", seen, seen, {})
         entry = entry_of(attempt, stored, demanded=True)
         events.emit(lambda: events.Conflict((entry,)))
         raise PreconditionFailed([entry])
 
     def read(self, connection: Connection, *, newest: bool = True) -> Mapping[str, Any] | None:
-        """The columns of the lease and the time, as they are now; ``None``: there is no row.
+        """Return the columns of the lease and the time; ``None`` if there is no row.
 
-        The ``newest`` row may have to be locked: a plain read may show the one of the snapshot.
+        The ``newest`` row may have to be locked: a plain read may show that of the snapshot.
         """
         columns = self.columns
         query: Select[Any] | None = columns.known.get("look")
@@ -200,15 +205,15 @@ class Place:
             ).where(*self.here)
             query = columns.known["look"] = made
         database = database_of(connection.dialect)
-        if newest and database.locks_show_newer and not autocommits(connection):
+        if newest and database.locks_show_newer and not is_autocommit(connection):
             # Not shared: two that look, and then write, would wait for each other.
             query = query.with_for_update(of=columns.table)
-        row = native(connection, query, self.params).mappings().first()
+        row = execute_unguarded(connection, query, self.params).mappings().first()
         return None if row is None else dict(row)
 
 
 def place_of_row(given: Any, call: str) -> Place:
-    """The place of an object of the session, of ``(Page, 7)``, or of what a lease is of.
+    """Return the place of an object of the session, of ``(Page, 7)``, or of a lease.
 
     Raises:
         ConfigurationError: it is none of these, or rows of the class have no leases.
@@ -222,7 +227,7 @@ def place_of_row(given: Any, call: str) -> Place:
     state = None if isinstance(given, (type, tuple)) else inspect(given, raiseerr=False)
     if not isinstance(state, InstanceState) or state.key is None:
         raise ConfigurationError(
-            f"leases.{call}() got {described(given)}: give it a stored object, a class and a key as"
+            f"leases.{call}() got {describe(given)}: give it a stored object, a class and a key as"
             " (Page, 7), a Name, or a lease. Nothing was sent."
         )
     return _place(state.mapper, identity_of(state))
@@ -259,7 +264,7 @@ class _NamedPlace(Place):
                 f"Names cannot be leased on {connection.dialect.name}: optilock does not know how"
                 " it inserts a row that may be there. Nothing was sent."
             )
-        native(connection, insert, {"name": self.identity[0]})
+        execute_unguarded(connection, insert, {"name": self.identity[0]})
         return True
 
     def require(self, connection: Connection, versions: tuple[Any, ...] | None) -> None:
@@ -267,14 +272,14 @@ class _NamedPlace(Place):
 
 
 def name_of(cls: type[Any]) -> Name | None:
-    """The name whose lease guards all rows of the class."""
+    """Return the name whose lease guards all rows of the class."""
     policy = getattr(cls, "__lease_policy__", None)
     found = policy.all_rows if isinstance(policy, LeasePolicy) else None
     return found if isinstance(found, Name) else None
 
 
-def are_one(name: Name, other: Name) -> bool:
-    """Is it the same row of the same table, whichever ``Names`` say how long its leases last?"""
+def is_same_name(name: Name, other: Name) -> bool:
+    """Return whether both are the same row of the same table, with any limits of leases."""
     tables = {one.within.columns.table.fullname for one in (name, other)}
     return name.name == other.name and len(tables) == 1
 
@@ -283,19 +288,19 @@ def prepare(session: Session, of: type[Any] | Name) -> None:
     """Make the row of a name whose lease guards all rows of a class: once, as in a migration.
 
     Until then no row of the class can be written: without the row of the name there is nothing to
-    lock, and somebody could become the holder between a write and its COMMIT. ``acquire`` of the
-    name makes it, too; where the row is there, it stays as it is.
+    lock, and a lease could be acquired between a write and its COMMIT. ``acquire`` of the name also
+    makes the row. If the row is there, it stays as it is.
 
     Raises:
-        ConfigurationError: it is no name, and no class that has one.
+        ConfigurationError: it is neither a name nor a class that has one.
     """
-    session = session_given(
+    session = given_session(
         session, "leases.prepare", "await session.run_sync(leases.prepare, ...)"
     )
     name = name_of(of) if isinstance(of, type) else of
     if not isinstance(name, Name):
         raise ConfigurationError(
-            f"leases.prepare() got {described(of)}: give it a Name, or a class with"
+            f"leases.prepare() got {describe(of)}: give it a Name, or a class with"
             " __lease_policy__ = LeasePolicy(all_rows=Name(...)). Nothing was sent."
         )
     place = place_of(name, "prepare")
@@ -303,7 +308,7 @@ def prepare(session: Session, of: type[Any] | Name) -> None:
 
 
 def place_of(given: Any, call: str) -> Place:
-    """Where the lease of a name, of all rows of a class, or of a row, is kept.
+    """Return the place of the lease of a name, of all rows of a class, or of a row.
 
     Raises:
         ConfigurationError: it is neither, or rows of the class have no leases.

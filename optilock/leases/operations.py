@@ -6,20 +6,19 @@ operation             available    leased                    expired            
 acquire               leased       the holder's own id: a    leased              broken: leased;
                                    new duration; otherwise                       breaking:
                                    ``LeaseHeld``                                 ``LeaseHeld``
-renew                 lost         begins anew               begins anew, if     lost
-                                                             nobody has written
-                                                             the row since
+renew                 lost         begins again              begins again, if    lost
+                                                             the row was not
+                                                             written since
 change                lost         another id                lost                lost
 release               lost         available                 available           available
 break_                lost         breaking, or broken       broken              breaking, not
                                                                                  longer than before
 ====================  ===========  ========================  ==================  ==================
 
-*lost* is ``LeaseLost``; so is whatever is asked for with the id of somebody else. Every operation
-takes ``if_match``: where the row is in another version, it is ``PreconditionFailed``, whatever
-becomes of the lease. They are part of the session's transaction, and others see what they have done
-after its COMMIT; over a connection in AUTOCOMMIT mode each is one round trip where there is
-RETURNING.
+*lost* is ``LeaseLost``; so is each operation with the id of another lease. Every operation takes
+``if_match``: if the row is in another version, it raises ``PreconditionFailed``, in each state of
+the lease. They are part of the session's transaction, and others see their effects after its
+COMMIT. On a connection in AUTOCOMMIT mode with RETURNING, each is one round trip.
 """
 
 from __future__ import annotations
@@ -42,19 +41,17 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import Session
 
-from optilock.conditions.condition import Later
-from optilock.dialects.rows import native
-from optilock.leases.columns import FAR, LEASE_ID, LeaseColumns
+from optilock.dialects.rows import execute_unguarded
+from optilock.leases.columns import LEASE_ID, LeaseColumns
 from optilock.leases.errors import LeaseHeld, LeaseLost
 from optilock.leases.names import Place, place_of
-from optilock.leases.values import Lease, LeaseState, lease_from, new_id, read_id, state_of
-from optilock.watched.session.connections import session_given
+from optilock.leases.values import FAR, Lease, LeaseState, lease_from, new_id, read_id, state_of
+from optilock.tokens.sql_functions import Later
+from optilock.watched.session.connections import given_session
 from optilock.watched.writes.send import require_row_counts
 
-__all__ = ["acquire", "break_", "change", "look", "release", "renew"]
-
 _MINE, _NEW, _LENGTH = "optilock_mine", "optilock_new", "optilock_length"
-#: How often an operation is sent again that found the row in another state than the look after it.
+#: How often an operation is sent that is refused, while the look after it would allow it.
 _ATTEMPTS = 3
 
 _NOTHING: Mapping[str, Any] = {}
@@ -78,14 +75,14 @@ def acquire(
             has one for all its rows.
         duration: seconds, a ``timedelta``, or ``ENDLESS``.
         proposed: the id, if it is known already: an acquire that may have been lost on its way can
-            be sent again. It must be as random as ours (a UUID).
-        if_match: the tag, or ``Version(...)``, in which the row has to be.
+            be sent again. It must be random (a UUID).
+        if_match: the tag, or ``Version(...)``, of the row.
 
     Raises:
-        LeaseHeld: somebody else is the holder.
+        LeaseHeld: there is another holder.
         PreconditionFailed: the row is in another version.
         NotFound: there is no such row.
-        BadPrecondition, ConfigurationError: an argument is none of these.
+        BadPrecondition, ConfigurationError: an argument is not valid.
     """
     session, place = _of(session, of, "acquire")
     length = place.columns.policy.length(duration)
@@ -94,14 +91,14 @@ def acquire(
 
 
 def renew(session: Session, of: Any, lease: Any = None, *, if_match: Any = None) -> Lease:
-    """Let the lease begin anew, for as long as before.
+    """Let the lease begin again, for as long as before.
 
     Args:
-        of: the lease; or what it is of, and the id in ``lease``.
+        of: the lease; or its row or name, with the id in ``lease``.
         if_match: as for :func:`acquire`.
 
     Raises:
-        LeaseLost: it is not the holder's any more, or is being broken.
+        LeaseLost: it is not in force any more, or is being broken.
         PreconditionFailed, NotFound, BadPrecondition, ConfigurationError: as :func:`acquire`.
     """
     session, place = _of(session, of, "renew")
@@ -111,7 +108,7 @@ def renew(session: Session, of: Any, lease: Any = None, *, if_match: Any = None)
 def change(
     session: Session, of: Any, lease: Any = None, *, proposed: Any = None, if_match: Any = None
 ) -> Lease:
-    """Give the lease another id: whoever knows the old one alone is not the holder any more.
+    """Give the lease another id, and make the old one invalid.
 
     Args and errors are those of :func:`renew` and :func:`acquire`.
     """
@@ -121,18 +118,18 @@ def change(
 
 
 def release(session: Session, of: Any, lease: Any = None, *, if_match: Any = None) -> None:
-    """End the lease: the next one can acquire at once. Args and errors are those of renew."""
+    """End the lease: it can be acquired at once. Args and errors are those of :func:`renew`."""
     session, place = _of(session, of, "release")
     mine = _id(of, lease, "release")
     _write(place.connection(session), place, "release", if_match, {_MINE: mine})
 
 
 def break_(session: Session, of: Any, *, after: Any = None, if_match: Any = None) -> LeaseState:
-    """End the lease of a holder who is not asked. It cannot be renewed any more.
+    """End another holder's lease. It cannot be renewed any more.
 
     Args:
-        after: seconds that the holder still gets; without it what is left of his lease, and of an
-            endless one nothing. A second call can shorten that time, and never extends it.
+        after: seconds that the holder still gets; by default the rest of its lease, and none of an
+            endless one. A second call can shorten that time, but not extend it.
 
     Raises:
         LeaseLost: there is no lease.
@@ -145,7 +142,7 @@ def break_(session: Session, of: Any, *, after: Any = None, if_match: Any = None
 
 
 def look(session: Session, of: Any) -> LeaseState:
-    """What everybody may know of the lease: its state, its end, its number. It locks nothing.
+    """Return the public state of the lease: its state, end and number. It locks nothing.
 
     Raises:
         NotFound: there is no such row.
@@ -160,11 +157,11 @@ def look(session: Session, of: Any) -> LeaseState:
     return state_of(row)
 
 
-# -- how -------------------------------------------------------------------------------------------
+# -- the statement ---------------------------------------------------------------------------------
 
 
 def _of(session: Any, of: Any, call: str) -> tuple[Session, Place]:
-    found = session_given(session, f"leases.{call}", f"await session.run_sync(leases.{call}, ...)")
+    found = given_session(session, f"leases.{call}", f"await session.run_sync(leases.{call}, ...)")
     return found, place_of(of, call)
 
 
@@ -181,29 +178,30 @@ def _held(
 
 
 def renew_on(connection: Connection, place: Place, mine: Any) -> Lease:
-    """:func:`renew`, for whoever has a connection and no session."""
+    """Renew the lease, on a connection without a session."""
     return lease_from(place.of, _write(connection, place, "renew", None, {_MINE: mine}))
 
 
 def release_on(connection: Connection, place: Place, mine: Any) -> None:
-    """The same for :func:`release`."""
+    """Release the lease, on a connection without a session."""
     _write(connection, place, "release", None, {_MINE: mine})
 
 
-def lost_on(connection: Connection, place: Place, mine: Any) -> Exception | None:
-    """Why a lease cannot be renewed, by a look that waits for nobody; ``None``: it can."""
+def find_loss(connection: Connection, place: Place, mine: Any) -> Exception | None:
+    """Return why a lease cannot be renewed; ``None`` if it can. This waits for no lock."""
     row = place.read(connection, newest=False)
     if row is None:
         return LeaseLost(place.what, "lost", status=409)
-    return _refused(place, "renew", row, {_MINE: mine})
+    return _refusal_of(place, "renew", row, {_MINE: mine})
 
 
 def _write(
     connection: Connection, place: Place, call: str, if_match: Any, given: dict[str, Any]
 ) -> Mapping[str, Any]:
-    """Send it; the columns of the lease as they are now.
+    """Send the operation; return the columns of the lease as they are then.
 
-    Raises: what the operations raise.
+    Raises:
+        LeaseHeld, LeaseLost, PreconditionFailed, NotFound: as the operations.
     """
     versions = place.versions(call, if_match, connection)
     require_row_counts(connection.dialect)
@@ -213,25 +211,35 @@ def _write(
         statement = statement.where(place.mapper.version_id_col.in_(versions))  # type: ignore[union-attr]
     params = {**place.params, **given}
     for _ in range(_ATTEMPTS):
-        result = native(connection, statement, params)
-        row = result.mappings().first() if result.returns_rows else None
-        if row is not None:
-            return dict(row)
-        if result.rowcount and not result.returns_rows:
-            return _NOTHING if call == "release" else place.read(connection) or _NOTHING
+        written = _sent(connection, place, call, statement, params)
+        if written is not None:
+            return written
         found = place.read(connection)
         if found is None and place.make(connection):
             continue
         if found is None or versions is not None:
             place.require(connection, versions)
-        why = None if found is None else _refused(place, call, found, given)
+        why = None if found is None else _refusal_of(place, call, found, given)
         if why is not None:
             raise why
     raise LeaseHeld(place.what, "leased", status=409)
 
 
+def _sent(
+    connection: Connection, place: Place, call: str, statement: Update, params: dict[str, Any]
+) -> Mapping[str, Any] | None:
+    """Send the UPDATE; return the columns of the lease, or ``None`` if no row was written."""
+    result = execute_unguarded(connection, statement, params)
+    if result.returns_rows:
+        row = result.mappings().first()
+        return None if row is None else dict(row)
+    if not result.rowcount:
+        return None
+    return _NOTHING if call == "release" else place.read(connection) or _NOTHING
+
+
 def _statement(place: Place, call: str, *, returning: bool) -> Update:
-    """Made once for a table."""
+    """Return the UPDATE of an operation, which is made once for a table."""
     columns = place.columns
     found: Update | None = columns.known.get((call, returning))
     if found is None:
@@ -252,7 +260,7 @@ def _statement(place: Place, call: str, *, returning: bool) -> Update:
 
 
 def _as_they_are(columns: LeaseColumns) -> Values:
-    """Columns that an UPDATE would move by itself: the version, the time of the last change."""
+    """Return columns that an UPDATE would change by default: the version, the time of change."""
     return [
         (one, one)
         for one in columns.table.columns
@@ -260,8 +268,8 @@ def _as_they_are(columns: LeaseColumns) -> Values:
     ]
 
 
-# What each operation asks of the row, and what it sets. MariaDB sets one column after the other,
-# and an expression reads what was set before it: whatever is read is set last.
+# The condition and the values of each operation. MariaDB sets one column after the other, and an
+# expression reads earlier new values: so columns that are read are set last.
 
 
 def _acquiring(columns: LeaseColumns, place: Place) -> tuple[ColumnElement[bool], Values]:
@@ -332,28 +340,27 @@ def _end(columns: LeaseColumns, length: ColumnElement[Any]) -> ColumnElement[Any
     return case((length == 0, far), else_=Later(columns.clock, length))
 
 
-def _refused(
+def _refusal_of(
     place: Place, call: str, row: Mapping[str, Any], given: Mapping[str, Any]
 ) -> Exception | None:
-    """Why the row was not changed; ``None``: it would be, now."""
-    now, holder = state_of(row), row["lease_id"]
-    mine = given.get(_MINE)
-    told = (place.what, now.state, now.since, now.until, 409)
+    """Return why the row was not changed; ``None`` if it would be changed now."""
+    now, mine = state_of(row), given.get(_MINE)
+    public = (place.what, now.state, now.since, now.until, 409)
     if call == "acquire":
-        taken = now.state == "breaking" or (now.state == "leased" and holder != mine)
-        return LeaseHeld(*told) if taken else None
+        leased = now.state == "leased" and row["lease_id"] != mine
+        return LeaseHeld(*public) if leased or now.state == "breaking" else None
     if call == "break_":
-        return LeaseLost(*told) if now.state == "available" else None
-    known = holder in (mine, given.get(_NEW)) and holder is not None
-    states: Sequence[str] = {
-        "renew": ("leased", "expired") if place.tells_writes else ("leased",),
-        "change": ("leased",),
-        "release": ("leased", "expired", "breaking", "broken"),
-    }[call]
-    if known and now.state in states:
-        return None
-    if known or now.state == "available":
-        return LeaseLost(*told)
-    if now.state in ("expired", "broken"):  # somebody else's: nothing is said of it
+        return LeaseLost(*public) if now.state == "available" else None
+    if now.state == "available" or row["lease_id"] in (mine, given.get(_NEW)):
+        allowed = now.state in _states(place, call)
+        return None if allowed else LeaseLost(*public)
+    if now.state in ("expired", "broken"):  # another holder's times are not public then
         return LeaseLost(place.what, "available", status=409)
     return LeaseLost(place.what, "leased", now.since, now.until, 409)
+
+
+def _states(place: Place, call: str) -> Sequence[str]:
+    """Return the states in which the holder can renew, change or release a lease."""
+    if call == "release":
+        return ("leased", "expired", "breaking", "broken")
+    return ("leased", "expired") if call == "renew" and place.tells_writes else ("leased",)

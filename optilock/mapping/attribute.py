@@ -1,8 +1,8 @@
 """The version on an instance: always loaded with its row, and never assigned.
 
-What is read without its version cannot be checked when it is written: the version that is read
-later, at the flush, already is the other writer's. So ``load_only()`` and ``defer()`` leave the
-version in, as they leave the primary key in.
+A row that is read without its version cannot be checked when it is written: the version read later,
+at the flush, may already be another writer's. So ``load_only()`` and ``defer()`` keep the version,
+as they keep the primary key.
 
 Assigning it is an error, by name, by ``set_attribute()`` (which SQLModel uses) and by
 ``flag_modified()``, unless the application makes the versions (``Manual``); then NULL is the error.
@@ -21,8 +21,8 @@ from optilock.mapped import State, facts
 from optilock.undocumented.mappers import always_load
 
 
-def require(mapper: Mapper[Any]) -> None:
-    """The application assigns the version, and must: NULL is none."""
+def require_assigned(mapper: Mapper[Any]) -> None:
+    """Require the application to assign the version: NULL is refused."""
     cls, key, column = mapper.class_, facts(mapper).token, facts(mapper).version
 
     def set_version(state: State, value: Any, old: Any, initiator: Any) -> None:
@@ -42,8 +42,8 @@ def require(mapper: Mapper[Any]) -> None:
         event.listen(mapper, "before_insert", before_insert, raw=True)
 
 
-def close(mapper: Mapper[Any]) -> None:
-    """From here on the version cannot be assigned."""
+def refuse_assignment(mapper: Mapper[Any]) -> None:
+    """Refuse assignments of the version from now on."""
     cls, key = mapper.class_, facts(mapper).token
 
     def set_version(state: State, value: Any, old: Any, initiator: Any) -> None:
@@ -77,10 +77,10 @@ def refuse_deferred(mapper: Mapper[Any]) -> None:
     Raises:
         ConfigurationError: the mapping defers it, or names a column that SQLAlchemy never writes.
     """
-    known = facts(mapper)
-    if known.maps_a_select:
-        _ = known.table
-    attribute: Any = mapper.get_property_by_column(known.version)
+    record = facts(mapper)
+    if record.maps_a_select:
+        _ = record.table
+    attribute: Any = mapper.get_property_by_column(record.version)
     if getattr(attribute, "deferred", False):
         raise ConfigurationError(
             f"{mapper.class_.__name__}.{attribute.key} is deferred: a version that is read later"

@@ -1,4 +1,4 @@
-"""What cannot carry a version, refused while the class is being mapped."""
+"""Refuse a class that cannot carry a version, while it is being mapped."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Collection
 from typing import Any
 
-from sqlalchemy import Column, Table
+from sqlalchemy import Column, Float, Integer, Numeric, Table
 from sqlalchemy.ext.declarative import AbstractConcreteBase
 from sqlalchemy.orm import Mapper
 from sqlalchemy.orm.exc import UnmappedColumnError
@@ -18,26 +18,21 @@ from optilock.resolvers.resolution import check_policy
 from optilock.resolvers.rules import check_resolver_for
 from optilock.tokens import CompareValues, Token
 from optilock.tokens.guard_trigger import check_guard
-from optilock.undocumented.mappers import mapped_key
+from optilock.undocumented.mappers import key_of_mapping
 
 
 def check_tokens(cls: type[Any]) -> tuple[Token | None, CompareValues | None]:
-    """The token with a column, and the one that compares values; one of them may be missing."""
+    """Return the token with a column and the one that compares values; one may be missing.
+
+    Raises:
+        ConfigurationError: ``__version_token__`` is not a token, or has two of one kind.
+    """
     given = cls.__version_token__
     if given is None:
         return None, None
-    if isinstance(given, (list, set, frozenset)):
-        raise ConfigurationError(
-            f"{cls.__name__}.__version_token__ is a {type(given).__name__}: write several tokens as"
-            " a tuple, (Counter(), CompareValues('status', 'owner_id'))."
-        )
     tokens = given if isinstance(given, tuple) else (given,)
     for token in tokens:
-        if not isinstance(token, (Token, CompareValues)) or type(token) is Token:
-            raise ConfigurationError(
-                f"{cls.__name__}.__version_token__ is {token!r}, which is not a token: write"
-                " Counter(), Unique() or another one from optilock.tokens."
-            )
+        _check_kind(cls, token)
     moving = [token for token in tokens if isinstance(token, Token)]
     compared = [token for token in tokens if isinstance(token, CompareValues)]
     if len(moving) > 1 or len(compared) > 1 or not tokens:
@@ -47,6 +42,19 @@ def check_tokens(cls: type[Any]) -> tuple[Token | None, CompareValues | None]:
             " write (Counter(), CompareValues('status', 'owner_id'))."
         )
     return next(iter(moving), None), next(iter(compared), None)
+
+
+def _check_kind(cls: type[Any], token: Any) -> None:
+    if isinstance(token, (list, set, frozenset)):
+        raise ConfigurationError(
+            f"{cls.__name__}.__version_token__ is a {type(token).__name__}: write several tokens as"
+            " a tuple, (Counter(), CompareValues('status', 'owner_id'))."
+        )
+    if not isinstance(token, (Token, CompareValues)) or type(token) is Token:
+        raise ConfigurationError(
+            f"{cls.__name__}.__version_token__ is {token!r}, which is not a token: write"
+            " Counter(), Unique() or another one from optilock.tokens."
+        )
 
 
 def check_opt_out(mapper: Mapper[Any], cls: type[Any]) -> None:
@@ -62,7 +70,11 @@ def check_opt_out(mapper: Mapper[Any], cls: type[Any]) -> None:
 
 
 def check_table(mapper: Mapper[Any], cls: type[Any]) -> Table:
-    """The table that is to carry the version."""
+    """Return the table that will carry the version.
+
+    Raises:
+        ConfigurationError: the class is not mapped to one table with a primary key.
+    """
     table = mapper.local_table
     if issubclass(cls, AbstractConcreteBase):
         raise _union(cls)
@@ -71,7 +83,7 @@ def check_table(mapper: Mapper[Any], cls: type[Any]) -> Table:
             f"{cls.__name__} is mapped to {type(table).__name__}, not to a table: Versioned needs"
             " a table that can carry the version column. Map the class to one table."
         )
-    if not table.primary_key.columns and not mapped_key(mapper):
+    if not table.primary_key.columns and not key_of_mapping(mapper):
         raise ConfigurationError(
             f"{cls.__name__} has no primary key: a versioned row is found by its key. Mark a column"
             " with primary_key=True."
@@ -80,7 +92,7 @@ def check_table(mapper: Mapper[Any], cls: type[Any]) -> Table:
 
 
 def another_meaning(cls: type[Any], token: Token, column: Column[Any]) -> ConfigurationError:
-    """The class has a column of the version's name, and does not say that it is the version."""
+    """Return the error for a column with the version's name that is not declared as the version."""
     kind = type(token).__name__
     return ConfigurationError(
         f"{cls.__name__} has a column {column.table.name}.{column.name} of its own, and Versioned"
@@ -91,7 +103,7 @@ def another_meaning(cls: type[Any], token: Token, column: Column[Any]) -> Config
 
 
 def check_parents(mapper: Mapper[Any], cls: type[Any]) -> None:
-    """Refuse a parent that writes the table with the version and does not know of it."""
+    """Refuse a parent that writes the table with the version without looking at the version."""
     column: Any = mapper.version_id_col
     for parent in mapper.iterate_to_root():
         if parent.version_id_col is None and column.table in parent.tables:
@@ -109,7 +121,7 @@ def _union(cls: type[Any]) -> ConfigurationError:
 def check_version_id(
     mapper: Mapper[Any], cls: type[Any], token: Token, column: Column[Any]
 ) -> None:
-    """Refuse SQLAlchemy's own settings beside the mixin where they say something else."""
+    """Refuse SQLAlchemy's own version settings that contradict the mixin."""
     parent = mapper.inherits
     own: Any = mapper.version_id_col
     if own is not None and own is not column and not (parent and own is parent.version_id_col):
@@ -133,7 +145,12 @@ def check_version_id(
 
 
 def check_attribute(mapper: Mapper[Any], cls: type[Any], token: Token) -> Column[Any]:
-    """The column of the version: mapped, loaded with its row, and to nothing else."""
+    """Return the version's column: mapped alone to one attribute and loaded with its row.
+
+    Raises:
+        ConfigurationError: it is not mapped, shares its attribute with another column, has another
+            name than the token, is part of the primary key, deferred or a constructor argument.
+    """
     column = mapper.version_id_col
     assert isinstance(column, Column)
     try:
@@ -193,7 +210,7 @@ def _two_columns(
 
 
 def check_options(mapper: Mapper[Any], cls: type[Any]) -> None:
-    """The class's other options name what exists, and can be so treated."""
+    """Refuse options of the class that name no attribute, or one they cannot apply to."""
     _check_spelling(cls)
     ignored = names_in(cls, "__version_ignore__", "attributes", "views")
     token = check_tokens(cls)[0]
@@ -204,7 +221,7 @@ def check_options(mapper: Mapper[Any], cls: type[Any]) -> None:
             " __version_ignore__, or use Counter(), Unique() or Timestamp()."
         )
     for name in ignored:
-        check_whose(mapper, name, "__version_ignore__")
+        check_loosened(mapper, name, "__version_ignore__")
     for name in names_in(cls, "__problem_fields__", "attributes", "title"):
         column_named(mapper, name, f"{cls.__name__}.__problem_fields__ names {name!r}, which is")
     check_declared(mapper, cls, named_by(mapper, "__version_ignore__"))
@@ -233,7 +250,7 @@ _OPTIONS = (
 
 
 def _check_spelling(cls: type[Any]) -> None:
-    """A name that is not spelt right would say nothing, and nobody would notice."""
+    """Refuse a misspelt option, which otherwise would silently do nothing."""
     for name in (name for base in cls.__mro__ for name in vars(base)):
         if name in _OPTIONS or not name.startswith(("__v", "__on", "__mer", "__pro")):
             continue
@@ -245,25 +262,29 @@ def _check_spelling(cls: type[Any]) -> None:
 
 
 def column_named(mapper: Mapper[Any], name: str, what: str) -> Column[Any]:
-    """The column of an attribute that an option names, as ``what`` says, beside key and version."""
+    """Return the column of an attribute that an option names; not of the key or the version.
+
+    ``what`` begins the message of the error.
+    """
     # column_attrs would configure all mappers, too early
     column, version = mapper.columns.get(name), facts(mapper).version
     if column is not None and column is version:
         raise ConfigurationError(f"{what} the version itself: remove it.")
     if not isinstance(column, Column):
         columns = mapper.columns.items()
-        known = sorted(n for n, c in columns if isinstance(c, Column) and c is not version)
-        raise ConfigurationError(f"{what} not a column attribute. It has: {', '.join(known)}.")
+        names = sorted(n for n, c in columns if isinstance(c, Column) and c is not version)
+        raise ConfigurationError(f"{what} not a column attribute. It has: {', '.join(names)}.")
     if column in mapper.primary_key:
         raise ConfigurationError(f"{what} the primary key: a row is found by it. Remove it.")
     return column
 
 
-def check_whose(mapper: Mapper[Any], name: str, option: str) -> Column[Any]:
-    """The column that an option names which loosens the check, and which the class may say so of.
+def check_loosened(mapper: Mapper[Any], name: str, option: str) -> Column[Any]:
+    """Return the column for which an option of the class loosens the check.
 
     Raises:
-        ConfigurationError: it is none, or that of a class above, which does not name it.
+        ConfigurationError: ``name`` is no column attribute, or the column belongs to a class above
+            that does not name it.
     """
     what = f"{mapper.class_.__name__}.{option} names {name!r}, which is"
     column = column_named(mapper, name, what)
@@ -279,7 +300,7 @@ def check_whose(mapper: Mapper[Any], name: str, option: str) -> Column[Any]:
 
 
 def named_by(mapper: Mapper[Any], option: str) -> set[str]:
-    """What the class, and those above it, name in an option."""
+    """Return the names that an option has in the class and the classes above it."""
     return {
         name for member in mapper.iterate_to_root() for name in getattr(member.class_, option, ())
     }
@@ -291,7 +312,7 @@ def check_root_of(cls: type[Any]) -> None:
 
 
 def names_in(cls: type[Any], option: str, what: str, example: str) -> Collection[str]:
-    """The names that an option of the class gives."""
+    """Return the names in an option of the class; refuse anything but a collection of names."""
     names: Any = getattr(cls, option)
     if isinstance(names, str):
         raise ConfigurationError(
@@ -303,4 +324,86 @@ def names_in(cls: type[Any], option: str, what: str, example: str) -> Collection
     raise ConfigurationError(
         f"{cls.__name__}.{option} is {names!r}: write the names of {what} as texts in a tuple, for"
         f" example {option} = ({example!r},)."
+    )
+
+
+# -- columns to which writers add ------------------------------------------------------------------
+#
+# class Page(Versioned, Base):
+#     __version_commutes__ = ("likes",)
+#
+# ``page.likes += 1`` alone is written as ``SET likes = likes + 1``, whatever the version is, so it
+# never conflicts (:mod:`optilock.watched.writes.commuting`). This is right only for columns whose
+# writers mean the difference, so the class names each of them. Allowed are numbers that add up
+# exactly in any order: integers and ``Numeric``. Sums of floats depend on the order, and "plus" may
+# mean anything for a type of the application.
+
+_COMMUTES = "__version_commutes__"
+
+
+def check_commuting(mapper: Mapper[Any], cls: type[Any]) -> None:
+    """Refuse a ``__version_commutes__`` with a column to which no write can add.
+
+    Raises:
+        ConfigurationError: a name is no column that adds up exactly, or the token cannot move
+            without the values of the row, or without the application.
+    """
+    names = names_in(cls, _COMMUTES, "attributes", "likes")
+    if names:
+        _check_token(cls)
+    for name in names:
+        _check_column(mapper, name, check_loosened(mapper, name, _COMMUTES))
+
+
+def check_composites(mapper: Mapper[Any], cls: type[Any]) -> None:
+    """Refuse a column of a composite, whose parts belong together.
+
+    Call it once the mappers are configured.
+    """
+    for group in facts(mapper).together:
+        for name in group.intersection(named_by(mapper, _COMMUTES)):
+            others = ", ".join(sorted(group - {name}))
+            raise _refused(
+                mapper, name, f"belongs together with {others}, and no sum knows of those"
+            )
+
+
+def _check_token(cls: type[Any]) -> None:
+    token, rule = check_tokens(cls)
+    if token is None or rule is not None or token.made_by not in ("python", "database"):
+        raise ConfigurationError(
+            f"{cls.__name__}.{_COMMUTES} is set beside {cls.__version_token__!r}, and its version"
+            " cannot move on from one that was not read: give the class Counter() or Unique()"
+            f" alone, or remove {_COMMUTES}."
+        )
+
+
+def _check_column(mapper: Mapper[Any], name: str, column: Column[Any]) -> None:
+    version = facts(mapper).version
+    if not _adds_up(column.type):
+        raise _refused(
+            mapper, name, f"is of type {column.type!r}: integers and Numeric add up exactly"
+        )
+    if column.computed is not None:
+        raise _refused(mapper, name, "is computed by the database")
+    if column.foreign_keys:
+        raise _refused(mapper, name, "is a foreign key, which names a row and is no sum")
+    if name in named_by(mapper, "__version_ignore__"):
+        raise _refused(mapper, name, "is in __version_ignore__ as well: remove it from one of them")
+    if version is not None and column.table is not version.table:
+        raise _refused(
+            mapper, name, f"is in {column.table.name}, and the version in {version.table.name}"
+        )
+
+
+def _adds_up(kind: Any) -> bool:
+    if isinstance(kind, Numeric):
+        return bool(kind.asdecimal) and not isinstance(kind, Float)
+    return isinstance(kind, Integer)
+
+
+def _refused(mapper: Mapper[Any], name: str, why: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"{mapper.class_.__name__}.{_COMMUTES} names {name!r}, which {why}. Remove it: then its"
+        " writes are checked as any other, and per_field(...=add_delta) can merge them."
     )

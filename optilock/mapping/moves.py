@@ -1,23 +1,21 @@
 """How the version of a row moves: by Python, by the database, or by the application.
 
 Python's versions (``Counter``, ``Unique``) are in the statement. The database's (``Timestamp``,
-``RowVersion``, any column with a default that is SQL) are known only when they are read back. The
-application's (``Manual``) move when it assigns them, and not otherwise. What is made from values
-moves with them.
+``RowVersion``, any column with a SQL default) are known only when they are read back. The
+application's (``Manual``) move when the application assigns them. A version made from values moves
+with these values.
 
-SQLAlchemy leaves one thing undone for the database's versions: where only the columns of a joined
-table change it writes the version as it is, and what the database would do by itself at an UPDATE
-(``onupdate``) does not happen, or what a trigger does is not read back. :func:`move_with_joined`
-sees to both.
+SQLAlchemy has two gaps for the database's versions:
 
-It does another for all of them that are no trigger's: an UPDATE by primary key sets the version
-that its row names, which is the one that was read, so that ``onupdate`` does nothing
-(:func:`move_by_key`).
+* If only columns of a joined table change, it writes the version as it is. Then ``onupdate`` does
+  not run, or the trigger's version is not read back. :func:`move_with_joined` closes both.
+* An UPDATE by primary key sets the version that its row names. That is the version that was read,
+  so ``onupdate`` does not run. :func:`move_by_key` closes this one, for all but triggers.
 
-A ``RowVersion`` moves by a trigger. Where the trigger is missing every write would pass, and every
-lost update too; so each UPDATE's version is compared with the one before it, which costs nothing:
-both are here. SQLite's RETURNING shows the row before the trigger changed it
-(https://sqlite.org/lang_returning.html, "Limitations And Caveats"), so there the version is read
+A ``RowVersion`` moves by a trigger. If the trigger is missing, every write would pass, and so would
+every lost update. So the version after each UPDATE is compared with the one before it. This needs
+no query, because the object has both. SQLite's RETURNING shows the row before the trigger changed
+it (https://sqlite.org/lang_returning.html, "Limitations And Caveats"), so there the version is read
 again.
 """
 
@@ -29,17 +27,17 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
-from sqlalchemy import Column, ColumnElement, event, select
-from sqlalchemy.orm import NO_VALUE, Mapper, PassiveFlag
+from sqlalchemy import Column, ColumnElement, Connection, event, select
+from sqlalchemy.orm import NO_VALUE, Mapper, PassiveFlag, Session
 
 from optilock.dialects import database_of
 from optilock.errors import ConfigurationError
-from optilock.mapped import State, facts
+from optilock.mapped import State, facts, is_expression
 from optilock.tokens import Token
 from optilock.undocumented.mappers import compare_by_key, mark_changed
-from optilock.watched.session.connections import connection_to_write
-from optilock.watched.session.watched import is_watched, stands_still
 
+#: Returns whether a watched session keeps the version of an object's row as it is (``no_bump``).
+KeepsVersion = Callable[[Session, object], bool]
 #: In the ``info`` of an object: the attribute that is written again as it is, and its value.
 _AGAIN = "optilock_written_again"
 _BEFORE = "optilock_version_before"
@@ -47,10 +45,12 @@ _BEFORE = "optilock_version_before"
 _MISSED = object()
 
 
-def move_with_joined(mapper: Mapper[Any]) -> None:
+def move_with_joined(
+    mapper: Mapper[Any], is_watched: Callable[[Session], bool], keeps_version: KeepsVersion
+) -> None:
     """Move the version also when only columns of the other tables of ``mapper`` change.
 
-    A watched session leaves it where they are ignored, or the row is held still (``no_bump``).
+    A watched session does not move it if these columns are ignored or the row stands still.
     """
     touch, version = facts(mapper).touch, facts(mapper).version
     if len(mapper.tables) < 2 or not touch:
@@ -71,31 +71,31 @@ def move_with_joined(mapper: Mapper[Any]) -> None:
         if session is not None and is_watched(session):
             ignored = facts(mapper).ignored
             counts = {name for name in elsewhere if not ignored.issuperset(columns[name])}
-            if stands_still(session, state.obj()) or not _any_changed(state, counts):
+            if keeps_version(session, state.obj()) or not _any_changed(state, counts):
                 return
         act(state)
 
 
-#: Somebody moves the versions of rows of which only columns of joined tables are written by key.
+#: True while the caller moves the versions of rows whose joined tables it writes by key.
 _seen_to: ContextVar[bool] = ContextVar("optilock_joined", default=False)
 
 
 def move_by_key(mapper: Mapper[Any]) -> None:
     """Let UPDATEs by primary key move a version that the database makes in the statement.
 
-    Also those of plain sessions. Where only columns of a joined table are written by key,
-    SQLAlchemy writes the version as it is, whatever it is told: a plain session is refused there.
-    So is whoever writes rows by key whose version is made from their values.
+    This includes the UPDATEs of plain sessions. If they write only columns of a joined table by
+    key, SQLAlchemy writes the version as it is, so a plain session is refused there. A write by key
+    is also refused if the version is made from the row's values.
     """
-    known, cls = facts(mapper), mapper.class_.__name__
+    record, cls = facts(mapper), mapper.class_.__name__
     ask: Callable[[], None]
-    if known.by_values:
+    if record.by_values:
         ask = functools.partial(_refuse_values, cls)
-    elif not known.by_database or known.by_itself or known.version.system:
+    elif not record.by_database or record.by_itself or record.version.system:
         return
     else:
         ask = functools.partial(_refuse_joined, cls) if len(mapper.tables) > 1 else _nothing
-    compare_by_key(mapper, known.token, known.version.table, ask)
+    compare_by_key(mapper, record.token, record.version.table, ask)
 
 
 def _nothing() -> None:
@@ -112,7 +112,7 @@ def _refuse_values(cls: str) -> None:
 def _refuse_joined(cls: str) -> None:
     if not _seen_to.get():
         raise ConfigurationError(
-            f"The UPDATE of {cls} by primary key was sent by a session that nobody watches: where"
+            f"The UPDATE of {cls} by primary key was sent by a session that is not watched: where"
             " only columns of its joined table are written, the version would stay, and the next"
             " writer would overwrite them unseen. Use optilock.watch() on the session factory, or"
             " change the objects."
@@ -120,8 +120,8 @@ def _refuse_joined(cls: str) -> None:
 
 
 @contextmanager
-def moving_joined() -> Iterator[None]:
-    """Whoever asks moves the versions of these rows by itself."""
+def declare_joined_moves() -> Iterator[None]:
+    """Declare that the caller moves the versions of the rows which it writes in this block."""
     before = _seen_to.set(True)
     try:
         yield
@@ -134,13 +134,13 @@ def _is_in(table: Any, columns: list[Any]) -> bool:
 
 
 def _columns(mapper: Mapper[Any]) -> dict[str, list[Any]]:
-    """Attribute -> its columns, one in each of joined tables."""
+    """Return the columns of each attribute, one in each of joined tables."""
     found = ((p.key, getattr(p, "columns", ())) for p in mapper.iterate_properties)
     return {name: list(some) for name, some in found if some}
 
 
 def _plain(mapper: Mapper[Any]) -> str:
-    """An attribute that can be written again as it is; the key cannot, the tables share it."""
+    """Return an attribute that can be written again as it is. A key cannot: the tables share it."""
     version = facts(mapper).version
     for name, columns in _columns(mapper).items():
         match columns:
@@ -170,26 +170,44 @@ def _set_expressions(state: State, expressions: Mapping[Column[Any], ColumnEleme
         state.dict[name] = expression
 
 
-def make_from_values(mapper: Mapper[Any], token: Token) -> None:
+def make_from_values(mapper: Mapper[Any], token: Token, keeps_version: KeepsVersion) -> None:
     """Make the version of ``mapper``'s rows from their values, when these are written.
 
-    A watched session leaves it where the row is held still (``no_bump``).
+    A session keeps the version if the row stands still.
     """
     names = {name for name in token.reads if name in mapper.columns}
 
     @event.listens_for(mapper, "before_insert", raw=True)
     def before_insert(mapper: Mapper[Any], connection: Any, state: State) -> None:
-        _assign(state, NO_VALUE, facts(mapper).made_from(state.dict))
+        _assign(state, NO_VALUE, version_from(mapper, state.dict))
 
     @event.listens_for(mapper, "before_update", raw=True)
     def before_update(mapper: Mapper[Any], connection: Any, state: State) -> None:
         session = state.session
-        still = session and is_watched(session) and stands_still(session, state.obj())
+        still = session is not None and keeps_version(session, state.obj())
         if _any_changed(state, names) and not still:
             loaded = _value(state, facts(mapper).token)
-            made = facts(mapper).made_from({name: _value(state, name) for name in names})
+            made = version_from(mapper, {name: _value(state, name) for name in names})
             if made != loaded:
                 _assign(state, loaded, made)
+
+
+def version_from(mapper: Mapper[Any], values: Mapping[str, Any]) -> Any:
+    """Return the version of a row with these values, for a token that reads values.
+
+    Raises:
+        ConfigurationError: one of them is a SQL expression.
+    """
+    token = facts(mapper).kind
+    assert token is not None
+    read = {name: values.get(name) for name in token.reads if name in mapper.columns}
+    for name, value in read.items():
+        if is_expression(value):
+            raise ConfigurationError(
+                f"{mapper.class_.__name__}.{name} was set to a SQL expression, and the version is"
+                f" made from its value ({type(token).__name__}): set a value."
+            )
+    return token.make(read)
 
 
 def _assign(state: State, before: Any, version: Any) -> None:
@@ -201,27 +219,27 @@ def _assign(state: State, before: Any, version: Any) -> None:
 
 
 def _value(state: State, name: str) -> Any:
-    """The attribute's value, read now if it is expired."""
+    """Return the attribute's value, read now if it is expired."""
     return state.manager[name].impl.get(state, state.dict)
 
 
 def touch_state(state: State) -> None:
     """Let the next flush move the version of a persistent object, by one step."""
-    mapper, known = state.mapper, facts(state.mapper)
-    if known.token in state.committed_state:
+    mapper, record = state.mapper, facts(state.mapper)
+    if record.token in state.committed_state:
         return  # touched already
     following: Any = mapper.version_id_generator
     if following:
-        loaded = _value(state, known.token)
+        loaded = _value(state, record.token)
         _assign(state, loaded, following(loaded))
-    elif known.touch and known.version not in known.touch:
+    elif record.touch and record.version not in record.touch:
         _write_again(state, _plain(mapper))
     else:
-        _set_expressions(state, known.touch)
+        _set_expressions(state, record.touch)
 
 
-def untouched(state: State, columns: Iterable[Column[Any]]) -> None:
-    """Take back what was set for the version's sake alone: the row was not written."""
+def undo_touch(state: State, columns: Iterable[Column[Any]]) -> None:
+    """Undo the changes that were made only to move the version, after the row was not written."""
     again, value = state.info.pop(_AGAIN, (None, None))
     if again is not None and state.committed_state.get(again) is NO_VALUE:
         if state.dict.get(again) == value:
@@ -254,7 +272,7 @@ def check_post_update(mapper: Mapper[Any], cls: type[Any]) -> None:
 
 
 def _any_changed(state: State, names: set[str]) -> bool:
-    """Does one of these attributes hold another value than the one that was read?"""
+    """Return whether one of these attributes has another value than the one that was read."""
     return any(
         state.manager[name]
         .impl.get_history(state, state.dict, PassiveFlag.PASSIVE_NO_INITIALIZE)
@@ -263,10 +281,14 @@ def _any_changed(state: State, names: set[str]) -> bool:
     )
 
 
-# -- does it really move? -----------------------------------------------------------------------
+# -- check that the version moves ------------------------------------------------------------------
 
 
-def require_moves(mapper: Mapper[Any], token: Token) -> None:
+def require_moves(
+    mapper: Mapper[Any],
+    token: Token,
+    connection_to_write: Callable[[Session, Mapper[Any]], Connection],
+) -> None:
     """Read the version of ``mapper``'s rows as the trigger leaves it; refuse one that stays."""
     key = facts(mapper).token
     if token.is_system:
@@ -284,12 +306,12 @@ def require_moves(mapper: Mapper[Any], token: Token) -> None:
 
     def refresh_flush(state: State, uow: Any, attributes: Iterable[str]) -> None:
         if key in attributes:
-            _read_again(state, uow.session)
+            _read_again(state, uow.session, connection_to_write(uow.session, state.mapper))
 
     def after_update(mapper: Mapper[Any], connection: Any, state: State) -> None:
         before = state.info.pop(_BEFORE, _MISSED)
         if state.dict.get(key) == before and _any_changed(state, names):
-            raise not_moved(mapper)
+            raise trigger_missing_error(mapper)
 
     event.listen(mapper, "before_update", before_update, raw=True)
     event.listen(mapper, "after_update", after_update, raw=True)
@@ -297,26 +319,25 @@ def require_moves(mapper: Mapper[Any], token: Token) -> None:
 
 
 def does_not_move(state: State) -> None:
-    """The row was found to be another one than was read: nothing is written for the object."""
+    """Stop checking that a version moves: the row had another version, so it is not written."""
     state.info.pop(_BEFORE, None)
 
 
-def _read_again(state: State, session: Any) -> None:
-    """After an UPDATE on SQLite; an INSERT's RETURNING is right."""
-    mapper, known = state.mapper, facts(state.mapper)
-    connection = connection_to_write(session, mapper)
+def _read_again(state: State, session: Session, connection: Connection) -> None:
+    """Read the version after an UPDATE on SQLite; an INSERT's RETURNING is right."""
+    mapper, record = state.mapper, facts(state.mapper)
     if not database_of(connection.dialect).returns_before_triggers:
         return
     identity = mapper.identity_key_from_instance(state.obj())
     if state.key is None and identity not in session.identity_map:  # otherwise a row switch
         return
-    keys = tuple(known.version.table.primary_key) or mapper.primary_key
-    where = (key == state.dict[known.names[key]] for key in keys)
-    statement = select(known.version).where(*where)
-    state.dict[known.token] = type(connection).execute(connection, statement).scalar_one()
+    keys = tuple(record.version.table.primary_key) or mapper.primary_key
+    where = (key == state.dict[record.names[key]] for key in keys)
+    statement = select(record.version).where(*where)
+    state.dict[record.token] = type(connection).execute(connection, statement).scalar_one()
 
 
-def not_moved(mapper: Mapper[Any]) -> ConfigurationError:
+def trigger_missing_error(mapper: Mapper[Any]) -> ConfigurationError:
     cls, column = mapper.class_.__name__, facts(mapper).version
     return ConfigurationError(
         f"{cls}.{facts(mapper).token} did not move when a row was updated: the trigger of"

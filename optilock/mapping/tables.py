@@ -1,11 +1,10 @@
-"""Which tables carry a version, and which hold a part of rows whose version is elsewhere.
+"""Tables that carry a version, and tables with a part of rows whose version is elsewhere.
 
-Two classes over one table would each hold a version of its own of the same row. SQLAlchemy writes
-each with an UPDATE that expects the version it was read in, so the second one would meet the first
-as another writer's change. Nothing tells which of the two classes an UPDATE belongs to, either: the
-two have one table. So a flush with objects of both is refused
-(:mod:`optilock.watched.guard.refusals`); in transactions of their own each is guarded like any
-other. Classes of one hierarchy are one class.
+Two classes over one table would each hold a version of their own for the same row. SQLAlchemy
+writes each with an UPDATE that expects the version it was read in, so the second UPDATE would take
+the first for another writer's change. An UPDATE does not show which of the two classes it belongs
+to, either. So a flush with objects of both is refused (:mod:`optilock.watched.guard.refusals`). In
+separate transactions each class is guarded as usual. Classes of one hierarchy are one class.
 """
 
 from __future__ import annotations
@@ -14,48 +13,65 @@ from collections.abc import Iterator, Mapping
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary, WeakSet, ref
 
-from sqlalchemy import Column, Table
+from sqlalchemy import (
+    Column,
+    Table,
+)
 from sqlalchemy.orm import Mapper
 
 from optilock.errors import ConfigurationError
-from optilock.mapped import all_mappers, facts, there_are
+from optilock.mapped import all_mappers, facts
 
 T = TypeVar("T", Column[Any], Mapper[Any])
 
 
+class _Features:
+    """Unusual kinds of classes that the process has mapped; without them a flush skips checks."""
+
+    #: Two hierarchies with rows in one table (:mod:`optilock.mapping.tables`).
+    shared = False
+    #: Values of rows are compared (:mod:`optilock.mapping.original_values`).
+    compared = False
+    #: Originals of mutable values are kept (:mod:`optilock.mapping.original_values`).
+    kept = False
+
+
+features_in_use = _Features()
+
+
 class _OfTables(Mapping[Table, T]):
-    """Something of each table that knows its table itself: neither keeps the other here."""
+    """A weak map from a table to a value that refers back to it; neither is kept alive."""
 
     def __init__(self) -> None:
-        self._known: WeakKeyDictionary[Table, ref[T]] = WeakKeyDictionary()
+        self._values: WeakKeyDictionary[Table, ref[T]] = WeakKeyDictionary()
 
     def __getitem__(self, table: Table) -> T:
-        found = self._known[table]()
+        found = self._values[table]()
         if found is None:
             raise KeyError(table)
         return found
 
     def __setitem__(self, table: Table, value: T) -> None:
-        self._known[table] = ref(value)
+        self._values[table] = ref(value)
 
     def __iter__(self) -> Iterator[Table]:
-        return (table for table, value in self._known.items() if value() is not None)
+        return (table for table, value in self._values.items() if value() is not None)
 
     def __len__(self) -> int:
-        return len(self._known)
+        return len(self._values)
 
 
 #: Table -> its version column, for every class of the mixin that has one.
 _tables: _OfTables[Column[Any]] = _OfTables()
-#: Table -> the class whose rows these are.
+#: Table -> the class of its rows.
 _owners: _OfTables[Mapper[Any]] = _OfTables()
-#: Table -> a class whose rows it holds a part of, and whose version is in another table.
+#: Table -> a class with a part of its rows there, and the version in another table.
 _joined: _OfTables[Mapper[Any]] = _OfTables()
 #: Version -> the name of its class, where it has no ``onupdate``.
 _moved_by_flushes: WeakKeyDictionary[Column[Any], str] = WeakKeyDictionary()
-#: Table -> the first class whose rows have their version, or their compared values, in it.
+#: Table -> the first class with the version, or the compared values, of its rows in it.
 _first: _OfTables[Mapper[Any]] = _OfTables()
-#: Tables of which there is a second one.
+#: Tables with a second such class.
 _shared: WeakSet[Table] = WeakSet()
 
 
@@ -64,10 +80,9 @@ _CLASSES = "_optilock_classes"
 
 
 class _Classes(set[type[Any]]):
-    """The classes of a table with a version, which live as long as the table does.
+    """The classes of a table with a version, kept alive with their table.
 
-    Or migrations, which are given the tables alone, would know nothing of the versions of classes
-    that nobody holds. A pickled table is one without classes.
+    Migrations get tables only, and must still find the version. A pickled table has no classes.
     """
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -75,32 +90,32 @@ class _Classes(set[type[Any]]):
 
 
 def versioned_tables() -> Mapping[Table, Column[Any]]:
-    """The tables that carry a version, each with the column."""
+    """Return the tables that carry a version, each with its column."""
     return _tables
 
 
 def joined_tables() -> Mapping[Table, Mapper[Any]]:
-    """Tables of versioned classes that do not carry the version themselves (joined inheritance)."""
+    """Return tables of versioned classes without the version itself (joined inheritance)."""
     return _joined
 
 
 def classes_over(table: Any) -> list[Mapper[Any]]:
-    """Those of them that have rows, or parts of rows, in the table, with a version or without."""
+    """Return all classes, versioned or not, with rows or parts of rows in the table."""
     return [mapper for mapper in all_mappers() if table in mapper.tables]
 
 
 def owner_of(table: Any) -> Mapper[Any] | None:
-    """The class to which the rows of a table that carries a version belong."""
+    """Return the class of the rows of a table that carries a version."""
     return _owners.get(table) if isinstance(table, Table) else None
 
 
 def moved_by_flushes(version: Any) -> str | None:
-    """The class whose version no statement moves: there is no ``onupdate``. Otherwise ``None``."""
+    """Return the class whose version no statement moves, because it has no ``onupdate``."""
     return _moved_by_flushes.get(version)
 
 
-def know_tables(mapper: Mapper[Any], column: Column[Any]) -> None:
-    """Note that ``column`` is the version of ``mapper``'s rows, in whatever tables they are."""
+def register_tables(mapper: Mapper[Any], column: Column[Any]) -> None:
+    """Note that ``column`` is the version of ``mapper``'s rows, in all of their tables."""
     if callable(mapper.version_id_generator) and column.onupdate is None:
         _moved_by_flushes[column] = mapper.class_.__name__
     if isinstance(column.table, Table):
@@ -115,7 +130,7 @@ def know_tables(mapper: Mapper[Any], column: Column[Any]) -> None:
 
 
 def share_table(mapper: Mapper[Any]) -> None:
-    """Note whose rows are in the table, and whether those of another hierarchy are there, too."""
+    """Note the hierarchy with rows in the table, and whether there is another one."""
     table = facts(mapper).table_if_any
     if table is None:
         return
@@ -124,16 +139,16 @@ def share_table(mapper: Mapper[Any]) -> None:
         _first[table] = mapper.base_mapper
     else:
         _shared.add(table)
-        there_are.shared = True
+        features_in_use.shared = True
 
 
 def is_shared(mapper: Mapper[Any]) -> bool:
-    """Is there a class of another hierarchy over the table with the version?"""
+    """Return whether a class of another hierarchy is mapped to the table with the version."""
     return facts(mapper).table_if_any in _shared
 
 
 def share_one_table(one: Mapper[Any], other: Mapper[Any]) -> bool:
-    """Are they of two hierarchies, and have their rows in one table?"""
+    """Return whether two classes belong to two hierarchies with rows in one table."""
     return (
         one.base_mapper is not other.base_mapper
         and facts(one).table_if_any is facts(other).table_if_any
@@ -141,7 +156,7 @@ def share_one_table(one: Mapper[Any], other: Mapper[Any]) -> bool:
 
 
 def two_classes(one: Mapper[Any], other: Mapper[Any]) -> ConfigurationError:
-    """Both take part in one flush."""
+    """Return the error for two classes over one table in one flush."""
     table = facts(one).table_if_any
     names = sorted((one.class_.__name__, other.class_.__name__))
     return ConfigurationError(

@@ -6,7 +6,7 @@
     for statement in ddl.create:
         op.execute(statement)
 
-``metadata.create_all()`` and ``drop_all()`` need nothing of this.
+``metadata.create_all()`` and ``drop_all()`` do it themselves.
 """
 
 from __future__ import annotations
@@ -19,32 +19,23 @@ from sqlalchemy import Column, Dialect, Table, event
 
 from optilock.dialects import database_of
 from optilock.dialects.migrations import Names, TriggerDDL
-from optilock.dialects.values import plain, quoted
+from optilock.dialects.values import plain_ddl, quote_name
 from optilock.errors import ConfigurationError
 from optilock.tokens import Token
 from optilock.tokens.guard_trigger import short_name
-
-__all__ = [
-    "TriggerDDL",
-    "create_with_table",
-    "keys_without_rowid",
-    "moved_column",
-    "trigger_ddl",
-    "trigger_name",
-]
 
 
 def trigger_ddl(
     table: Table, column: Column[Any], dialect: Dialect, *, schema: str | None = None
 ) -> TriggerDDL:
-    """The statements that make, and drop, the trigger which moves ``column`` of ``table``.
+    """Return the statements that create and drop the trigger which moves ``column`` of ``table``.
 
-    ``schema`` is that of the table where it is another one than the table says.
+    ``schema`` overrides the table's own.
 
     Raises:
         ConfigurationError: no trigger is known for the database.
     """
-    quote = partial(quoted, dialect)
+    quote = partial(quote_name, dialect)
     schema = schema or table.schema
     prefix = f"{quote(schema)}." if schema else ""
     trigger = quote(trigger_name(table.name, column.name))
@@ -66,18 +57,18 @@ def trigger_ddl(
 
 
 def keys_without_rowid(table: Table) -> tuple[str, ...]:
-    """The primary key of a table that SQLite keeps without a ``rowid``, and no names otherwise."""
+    """Return the primary key of a table without a ``rowid`` on SQLite; otherwise no names."""
     with_rowid = table.dialect_options["sqlite"].get("with_rowid", True)
     return () if with_rowid else tuple(column.name for column in table.primary_key)
 
 
 def trigger_name(table: str, column: str) -> str:
-    """The trigger's name, within every database's limit."""
+    """Return the trigger's name, within every database's limit."""
     return short_name(f"{table}_{column}_moves")
 
 
 def moved_column(table: str, name: str, source: str | None) -> str | None:
-    """The column that a stored trigger of ours moves; None if the trigger is somebody else's."""
+    """Return the column that a stored trigger of optilock moves; None for another trigger."""
     found = re.search(r"COALESCE\(OLD\.(.+?), 0\) \+ 1", source or "")
     if found is None:
         return None
@@ -98,7 +89,7 @@ def create_with_table(table: Table, column: Column[Any], token: Token) -> None:
 
 
 def _require_column(column: Column[Any], table: Table, connection: Any, **_: Any) -> None:
-    """The type of a column that no CREATE TABLE names says itself where there is none."""
+    """Let the type of a system column refuse a database that has no such column."""
     column.type.dialect_impl(connection.dialect)
 
 
@@ -112,7 +103,7 @@ def _before_drop(table: Table, connection: Any, **_: Any) -> None:
 
 def _run(connection: Any, statements: tuple[str, ...]) -> None:
     for statement in statements:
-        connection.execute(plain(statement))
+        connection.execute(plain_ddl(statement))
 
 
 def _ddl_for(table: Table, connection: Any) -> TriggerDDL:

@@ -2,14 +2,36 @@
 
 :mod:`~optilock.preconditions.entity_tags` writes a version as an ETag and reads it back, and
 :mod:`~optilock.preconditions.rfc9110` judges the conditions of an HTTP request.
-:mod:`~optilock.preconditions.etag` compares what a caller demands with the loaded version.
-:mod:`~optilock.preconditions.expect` has ``expect`` and ``verify``, which demand a version until
-the transaction ends, and ``overwrite``, which demands none.
-:mod:`~optilock.preconditions.apply` edits a row if it still is what was seen, and
-:mod:`~optilock.preconditions.lock` locks it under the same condition.
-:mod:`~optilock.preconditions.signed` signs the values that a client sees, and
-:mod:`~optilock.preconditions.merge` merges a client's edits into a row that has changed since.
-:mod:`~optilock.preconditions.forms` is a form with its values after a conflict.
-:mod:`~optilock.preconditions.names` checks the names, keys and values that a client sends, and
-:mod:`~optilock.preconditions.normal` brings texts of a form to the form of their columns.
+:mod:`~optilock.preconditions.version_demands` compares the version that a caller demands with the
+loaded one. :mod:`~optilock.preconditions.expectations` has ``expect`` and ``verify``, which demand
+a version until the transaction ends, and ``overwrite``, which demands none.
+:mod:`~optilock.preconditions.edits` edits a row in the version that was seen (``apply``), and
+:mod:`~optilock.preconditions.row_locks` locks it.
+:mod:`~optilock.preconditions.signed_values` signs the values that a client sees, and
+:mod:`~optilock.preconditions.client_merges` merges a client's edits into a row that has changed
+since. :mod:`~optilock.preconditions.forms` is a form with its values after a conflict.
+:mod:`~optilock.preconditions.client_values` checks the names, keys and values that a client sends.
 """
+
+from optilock.preconditions.client_merges import merge_changes
+from optilock.preconditions.edits import apply
+from optilock.preconditions.entity_tags import ETags, etag_of
+from optilock.preconditions.expectations import expect, overwrite, verify
+from optilock.preconditions.forms import EditForm, FilledForm, conflict_form
+from optilock.preconditions.row_locks import lock
+from optilock.preconditions.signed_values import sign_seen
+
+__all__ = [
+    "ETags",
+    "EditForm",
+    "FilledForm",
+    "apply",
+    "conflict_form",
+    "etag_of",
+    "expect",
+    "lock",
+    "merge_changes",
+    "overwrite",
+    "sign_seen",
+    "verify",
+]

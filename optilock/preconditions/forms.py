@@ -1,4 +1,4 @@
-"""A form that somebody edits for minutes, saved so that nobody's edit is lost.
+"""A form that a user edits for minutes, saved so that no edit is lost.
 
 ::
 
@@ -10,12 +10,12 @@
     again = page_form.save(session, 7, sent)        # None: stored; or the form to show again
 
 Edits of different fields, and of different places of a text, are merged
-(:func:`optilock.merge_changes`). Where both have changed the same, nothing is saved, and the form
-is shown again. :func:`conflict_form` makes its values: **theirs, and over it only what I have
-changed**. So what I have not touched, and not seen, is not written back when I press Save again.
-Of a field that both have changed, it has mine, and theirs stands beside it (``theirs``); in a text
-that is merged, both stand between marks (:mod:`optilock.resolvers.open_text`), and it is not saved
-before they are settled.
+(:func:`optilock.preconditions.merge_changes`). If both users have changed the same, nothing is
+saved, and the form is shown again. :func:`conflict_form` makes its values: **their values, with
+only my changes over them**. So pressing Save again writes back no value that I have neither touched
+nor seen. A field that both have changed has my value, and ``theirs`` has the other one. A merged
+text has both between marks (:mod:`optilock.resolvers.open_text`), and it is not saved until they
+are settled.
 """
 
 from __future__ import annotations
@@ -32,42 +32,40 @@ from sqlalchemy.orm import Session, scoped_session
 from optilock.columns.identities import identity_given
 from optilock.errors import CannotMerge, Computed, ConcurrencyError, Entry
 from optilock.mapped import Identity, facts
+from optilock.preconditions.client_merges import merge_changes
 from optilock.preconditions.entity_tags import ETags
-from optilock.preconditions.merge import merge_changes
-from optilock.preconditions.signed import read_seen, sign_seen, sign_values
+from optilock.preconditions.signed_values import read_seen, sign_seen, sign_values
 from optilock.resolvers.merge import merge_text
-from optilock.resolvers.open_text import merge_open, open_lines
+from optilock.resolvers.open_text import lines_with_marks, merge_with_marks
 from optilock.resolvers.resolution import Resolver
 from optilock.resolvers.rules import PerField, check_resolver_for, merge_fields
-
-__all__ = ["EditForm", "FilledForm", "conflict_form"]
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class FilledForm:
-    """What a form shows."""
+    """The contents of a form."""
 
-    #: Attribute -> what its field holds.
+    #: Attribute -> the value of its field.
     values: Mapping[str, Any]
-    #: For the hidden field: what its reader now has seen, signed.
+    #: For the hidden field: the values that the user now sees, signed.
     seen: str = ""
-    #: Attribute -> what is stored, where both have changed it and the field has ours.
+    #: Attribute -> the stored value, if both have changed it and the field has ours.
     theirs: Mapping[str, Any] = field(default_factory=dict)
-    #: Attribute -> the lines of its text, from 1, that mark a place which is still open.
+    #: Attribute -> the lines of its text, from 1, that mark an open place.
     open: Mapping[str, list[int]] = field(default_factory=dict)
-    #: Is the row gone? Then there is nothing to save it to.
+    #: The row is missing, so the form cannot be saved.
     deleted: bool = False
 
     @property
     def texts(self) -> dict[str, str]:
-        """The values as a field of HTML holds them, so that an untouched one is no change."""
+        """The values as fields of HTML hold them, so that an untouched one is no change."""
         return {name: _as_text(value) for name, value in self.values.items()}
 
     @property
     def areas(self) -> dict[str, str]:
-        """The same inside of ``<textarea>``, from which a browser takes the first newline away."""
+        """The same inside ``<textarea>``, where a browser removes the first newline."""
         return {
             name: f"\n{text}" if text.startswith(("\n", "\r")) else text
             for name, text in self.texts.items()
@@ -75,7 +73,7 @@ class FilledForm:
 
     @property
     def sentence(self) -> str:
-        """Why the form is shown again, in plain English; for :meth:`EditForm.save` alone."""
+        """The reason for showing the form again, in plain English; for :meth:`EditForm.save`."""
         said = ["Nothing is saved yet, and nothing is lost."]
         if self.deleted:
             said.append("Somebody else has deleted it meanwhile.")
@@ -108,14 +106,15 @@ def _as_text(value: Any) -> str:
 
 
 def conflict_form(entry: Entry[Any], on_conflict: Resolver = merge_fields) -> FilledForm:
-    """The values of a form after a conflict: theirs, and over it only what I have changed.
+    """Return the values of a form after a conflict: theirs, with only my changes over them.
 
     Args:
-        entry: of the error. Where its ``original`` says what I had seen (as that of
-            :func:`optilock.merge_changes` does), what came back as it was is no change.
-        on_conflict: whose policies make a value where both have changed one
-            (:func:`optilock.per_field`). With ``merge_text`` the places of the text that both have
-            changed are left open, with both sides between marks.
+        entry: the entry of the error. If its ``original`` has the values that I had seen (as after
+            :func:`optilock.preconditions.merge_changes`), a field as it was seen is no change.
+        on_conflict: its policies make a value that both have changed
+        (:func:`optilock.resolvers.per_field`).
+            With ``merge_text`` the places of the text that both have changed are left open, with
+            both sides between marks.
     """
     stored = entry.database
     if stored is None:
@@ -127,13 +126,13 @@ def conflict_form(entry: Entry[Any], on_conflict: Resolver = merge_fields) -> Fi
         before = entry.original.get(name)
         if name in policies and name in entry.original and before != stored.get(name):
             values[name] = found = _by_policy(policies[name], before, ours, stored.get(name))
-            if isinstance(found, str) and (lines := open_lines(found, str(stored[name]))):
+            if isinstance(found, str) and (lines := lines_with_marks(found, str(stored[name]))):
                 still_open[name] = lines
             if found is not ours:
                 continue
         if name in entry.conflicting:
             theirs[name] = stored.get(name)
-    # What belongs together with what I have changed, and was changed by them.
+    # Columns that belong together with my changes, and that they have changed.
     theirs |= {one: stored[one] for one in entry.conflicting - {*entry.changes} if one in stored}
     return FilledForm(values, "", theirs, still_open)
 
@@ -143,16 +142,16 @@ def _plain(changes: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _by_policy(policy: Any, before: Any, ours: Any, stored: Any) -> Any:
-    """The value that a policy makes, or ours where it makes none."""
+    """Return the value that a policy makes, or ours if it makes none."""
     try:
         return policy(before, ours, stored)
     except CannotMerge:
         texts = all(isinstance(one, str) for one in (before, ours, stored))
-        return merge_open(before, ours, stored) if policy is merge_text and texts else ours
+        return merge_with_marks(before, ours, stored) if policy is merge_text and texts else ours
 
 
 class EditForm(Generic[T]):
-    """A form for some attributes of a class, which merges what it is sent."""
+    """A form for some attributes of a class, which merges the edits that it receives."""
 
     def __init__(
         self,
@@ -162,20 +161,20 @@ class EditForm(Generic[T]):
         etags: ETags,
         on_conflict: Resolver = merge_fields,
     ) -> None:
-        """A form that can be kept as long as the program runs.
+        """Make a form that can be kept as long as the program runs.
 
         Args:
-            names: the attributes that whoever sends the form may edit, and no others.
-            etags: with keys, which sign what was seen (:func:`optilock.sign_seen`).
+            names: the attributes that a sender of the form may edit, and no others. etags: with
+            keys, which sign the values that were seen (:func:`optilock.preconditions.sign_seen`).
             on_conflict: a resolver, for example ``per_field(body=merge_text)``.
         """
         self.model, self.names, self.etags = model, list(dict.fromkeys(names)), etags
         self.on_conflict = check_resolver_for(on_conflict, model, self.names)
 
     def of(self, obj: T) -> FilledForm:
-        """The form of a loaded row.
+        """Return the form of a loaded row.
 
-        Raises ``ConfigurationError`` as :func:`optilock.sign_seen` does.
+        Raises ``ConfigurationError`` as :func:`optilock.preconditions.sign_seen` does.
         """
         seen = sign_seen(obj, self.names, etags=self.etags)
         return FilledForm({name: getattr(obj, name) for name in self.names}, seen)
@@ -183,11 +182,12 @@ class EditForm(Generic[T]):
     def save(
         self, session: Session | scoped_session[Any], pk: Any, sent: Mapping[str, Any]
     ) -> FilledForm | None:
-        """Write what was sent to the session's database; the form to show again if it was not.
+        """Write the fields that were sent; return the form to show again if they were not saved.
 
-        A field that is missing is not edited. It flushes, and leaves the COMMIT to the caller. A
-        row that has moved between the merge and the write ends in a rollback, and in a form to show
-        again, too. With an ``AsyncSession``: ``await session.run_sync(form.save, pk, sent)``.
+        A missing field is not edited. The session is flushed, and the COMMIT is left to the caller.
+        If the row has moved between the merge and the write, the session is rolled back, and a form
+        to show again is returned too. With an ``AsyncSession``:
+        ``await session.run_sync(form.save, pk, sent)``.
 
         Args:
             sent: the fields, and ``seen`` as it came with them.
@@ -195,7 +195,7 @@ class EditForm(Generic[T]):
         Raises:
             BadPrecondition: ``seen`` is missing (428), or was not signed for this row (400).
             BadEntity: a column cannot hold a value.
-            ConfigurationError: as of :func:`optilock.merge_changes`.
+            ConfigurationError: as of :func:`optilock.preconditions.merge_changes`.
         """
         changes = {name: sent[name] for name in self.names if name in sent}
         seen = sent.get("seen")
@@ -225,7 +225,7 @@ class EditForm(Generic[T]):
         return None
 
     def again(self, entry: Entry[T]) -> FilledForm:
-        """The form after a conflict, signed for what is stored now: see :func:`conflict_form`."""
+        """Return the form after a conflict (:func:`conflict_form`), signed for the stored row."""
         found = conflict_form(entry, self.on_conflict)
         stored, mapper = entry.database, inspect(self.model)
         values = {name: found.values[name] for name in self.names if name in found.values}
@@ -241,20 +241,20 @@ class EditForm(Generic[T]):
         return identity_given("EditForm.save", inspect(self.model), pk)
 
     def _still_open(self, pk: Any, changes: Mapping[str, Any], seen: Any) -> FilledForm | None:
-        """The form as it was sent, if a text of it has marks that nobody has settled."""
+        """Return the form as it was sent, if a text of it has marks that are still open."""
         mapper, identity = inspect(self.model), self._identity(pk)
         _, base = read_seen("EditForm.save", mapper, identity, seen, self.etags)
         found = {
             name: lines
             for name, value in changes.items()
             if isinstance(value, str)
-            and (lines := open_lines(value, str(base.get(name) or "")))
+            and (lines := lines_with_marks(value, str(base.get(name) or "")))
             and getattr(self.on_conflict, "policies", {}).get(name) is merge_text
         }
         return FilledForm({**base, **changes}, seen, open=found) if found else None
 
     def _own(self, pk: Any, error: ConcurrencyError) -> Entry[T] | None:
-        """The entry of the row that was edited, if that is what the error is about."""
+        """Return the entry of the edited row, if the error is about it."""
         identity = self._identity(pk)
         return next(
             (

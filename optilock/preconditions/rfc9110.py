@@ -1,38 +1,38 @@
-"""May this request be performed? The conditions of RFC 9110 section 13, without any IO.
+"""The conditions of a request (RFC 9110 section 13), judged without any IO.
 
-Before anything is read, :func:`required` says what must be true of the row, so that the UPDATE can
-carry it in its WHERE::
+Before anything is read, :func:`required` returns the demands of the row, for the WHERE of an
+UPDATE::
 
     asked = required("PUT", [("If-Match", '"Kx3f9Q2a.7"')])
     asked.status            # None; 400 or 428 where the answer needs no look at the row
     asked.versions          # ('"Kx3f9Q2a.7"',): the row has to have one of these tags
-    asked.exists            # If-Match: *, whatever the version
+    asked.exists            # If-Match: *, any version
     asked.absent            # If-None-Match: *, insert only
 
-With the state of the row in hand, :func:`evaluate` says what to answer::
+With the state of the row in hand, :func:`evaluate` returns the answer::
 
     answer = evaluate("GET", request.headers.items(), etag=etag_of(page))
     answer.status           # None: do it; or 304, 400, 412, 428
     answer.reason           # a sentence for the client
 
-Both go by the same rules, in the order of section 13.2.2. ``If-Match`` compares strongly and
-``If-None-Match`` weakly. ``OPTIONS``, ``TRACE`` and ``CONNECT`` have no conditions; a method that
-is not known is taken for one that writes.
+Both apply the same rules, in the order of section 13.2.2. ``If-Match`` compares strongly and
+``If-None-Match`` weakly. ``OPTIONS``, ``TRACE`` and ``CONNECT`` have no conditions; an unknown
+method counts as one that writes.
 
 **A write is never performed because a condition could not be read.** A malformed or an empty
 ``If-Match`` is 400, on a read too; so is a malformed ``If-None-Match`` of a write, while a read
 with one is answered in full. Several lines of a field are one list. ``*`` beside tags is 400, and
 so is a field of more than 8 KiB, 64 tags or 64 lines.
 
-**A write needs a condition** (``require="if_match"``): without one that protects it is 428 (RFC
-6585 section 3), and the row need not be looked at. What protects is ``If-Match`` and, for what is
-to be created, ``If-None-Match: *``. Dates alone never do: two writes within a second have one date.
-A POST that makes something new has nothing to name: ``require=None``. ``If-Match: *`` says in so
-many words that the last writer wins; ``allow_star=False`` answers it with 428.
+**A write needs a condition** (``require="if_match"``): without a protecting one the answer is 428
+(RFC 6585 section 3), and the row is not read. ``If-Match`` protects and, for a new row,
+``If-None-Match: *``. Dates alone do not: two writes within a second have one date. A POST that
+makes something new has no version to name: ``require=None``. ``If-Match: *`` lets the last writer
+win; ``allow_star=False`` answers it with 428.
 
-Two answers come from elsewhere and before: who may not (401, 403), and, as section 13.2.1 wants it,
-what is not there (404), of a request that would not create it. 428 and 400 may come before 404:
-that is our choice, because they need no look.
+Two answers come earlier, from elsewhere: 401 and 403 for a sender without permission, and, as
+section 13.2.1 wants it, 404 for a missing resource that the request would not create. 428 and 400
+may come before 404: that is our choice, because they need no reading.
 
 **Proxies** that compress write into tags: Apache's adds ``-gzip``, nginx makes ``"abc"`` into
 ``W/"abc"``, and with that ``If-Match`` never holds again. Name what yours does,
@@ -53,7 +53,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Literal
 
-from optilock.conditions.fields import (
+from optilock.conditions.request import (
     MATCH,
     MODIFIED,
     NONE_MATCH,
@@ -62,11 +62,11 @@ from optilock.conditions.fields import (
     Fields,
     Oversized,
     Tag,
+    compared,
     date,
     sent_fields,
     tags,
 )
-from optilock.conditions.request import compared
 from optilock.errors import BadPrecondition, ConfigurationError
 
 __all__ = ["Answer", "Fields", "Precondition", "evaluate", "required"]
@@ -88,7 +88,7 @@ _NEVER = f"{MATCH} and {NONE_MATCH} of the request never hold together."
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What to answer: ``None`` for doing what is asked, or 304, 400, 412 or 428; and why."""
+    """An answer: ``None`` to perform the request, or 304, 400, 412 or 428; and the reason."""
 
     status: int | None
     reason: str
@@ -96,14 +96,14 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Precondition:
-    """What must be true of the row for a request to be performed: all of it.
+    """The demands of a request of its row; all of them must hold.
 
-    Without any of the fields the request asks for nothing (:attr:`unconditional`).
+    Without any of the fields the request demands nothing (:attr:`unconditional`).
     """
 
-    #: 400 or 428: that is the answer, whatever the row is; ``None`` where it depends on the row.
+    #: 400 or 428: the answer for every row; ``None`` if the answer depends on the row.
     status: int | None = None
-    #: Why, in a sentence for the client.
+    #: The reason, in a sentence for the client.
     reason: str = ""
     #: The row has one of these tags, quotes included. Empty: no row has (they were weak).
     versions: tuple[str, ...] | None = None
@@ -117,16 +117,16 @@ class Precondition:
     unmodified_since: datetime | None = None
     #: The row was modified after this moment.
     modified_since: datetime | None = None
-    #: Is it enough that one holds, ``unless`` or ``modified_since``?
+    #: One of ``unless`` and ``modified_since`` is enough.
     either: bool = False
-    #: Is nothing written, so that the last three are answered with 304?
+    #: Nothing is written, so the last three are answered with 304.
     reads: bool = False
-    #: Why no row has one of the ``versions``, where there are none.
+    #: The reason why no row has one of the ``versions``, if there are none.
     none: str = field(default="", compare=False)
 
     @property
     def unconditional(self) -> bool:
-        """Is nothing demanded, so that the request may be performed at once?"""
+        """Whether nothing is demanded, so that the request may be performed at once."""
         return self == Precondition(reads=self.reads)
 
     def judge(
@@ -136,7 +136,7 @@ class Precondition:
         exists: bool = True,
         last_modified: str | datetime | None = None,
     ) -> Answer:
-        """What to answer, the row being so."""
+        """Return the answer for this state of the row. Arguments: :func:`evaluate`."""
         answer = self._judged(etag, exists, last_modified)
         if answer.status in (None, 304):
             compared(self.versions)
@@ -148,6 +148,12 @@ class Precondition:
         if self.status is not None:
             return Answer(self.status, self.reason)
         tag, modified = _current(etag, exists), _moment(last_modified, exists)
+        return self._not_matched(tag, modified, exists) or self._known(tag, modified, exists)
+
+    def _not_matched(
+        self, tag: str | None, modified: datetime | None, exists: bool
+    ) -> Answer | None:
+        """Return the answer if the row is not in a demanded version."""
         if (self.exists or self.versions is not None) and not exists:
             return Answer(412, f"{MATCH} demands what is not there.")
         # A weak tag has W/ in front and is among none: strong comparison, section 8.8.3.2.
@@ -155,6 +161,10 @@ class Precondition:
             return Answer(412, self.none or f"{MATCH} names another version than the one stored.")
         if _after(modified, self.unmodified_since):
             return Answer(412, f"It was modified after {UNMODIFIED}.")
+        return None
+
+    def _known(self, tag: str | None, modified: datetime | None, exists: bool) -> Answer:
+        """Return the answer if the row is in an excluded version; otherwise that all holds."""
         named = self._is_named(tag, exists)
         known = modified is not None and self.modified_since is not None
         unmodified = known and not _after(modified, self.modified_since)
@@ -167,7 +177,7 @@ class Precondition:
         return Answer(None, "Every precondition holds.")
 
     def _is_named(self, tag: str | None, exists: bool) -> bool:
-        """Weak comparison, section 8.8.3.2."""
+        """Compare weakly, section 8.8.3.2."""
         if self.absent and exists:
             return True
         return tag is not None and tag.removeprefix(_WEAK) in self.unless
@@ -188,20 +198,20 @@ def evaluate(
     profile: Profile = "rfc9110",
     proxies: tuple[str, ...] = (),
 ) -> Answer:
-    """What to answer to a request, the row being so.
+    """Return the answer to a request for this state of the row.
 
     Args:
         fields: pairs of header name and raw value, a pair for each line; or a mapping.
-        etag: the tag of the row as it is sent; ``None`` where it has none.
-        exists: is there a row?
-        last_modified: an HTTP date, or a datetime (UTC where it has no zone).
+        etag: the tag of the row as it is sent; ``None`` if it has none.
+        exists: ``False`` if there is no row.
+        last_modified: an HTTP date, or a datetime (UTC if it has no zone).
         require: ``None`` lets writes without a condition pass.
-        allow_star: is ``If-Match: *`` a condition?
-        profile: whose rules.
-        proxies: what proxies on the way write into tags: ``"W/"`` and endings like ``"-gzip"``.
+        allow_star: ``If-Match: *`` is a condition.
+        profile: the rules of RFC 9110, or those of Azure's Blob service.
+        proxies: additions of proxies to tags: ``"W/"`` and endings like ``"-gzip"``.
 
     Raises:
-        ConfigurationError: ``etag`` or another argument is none that there is.
+        ConfigurationError: ``etag`` or another argument is invalid.
     """
     asked = required(
         method, fields, require=require, allow_star=allow_star, profile=profile, proxies=proxies
@@ -218,7 +228,7 @@ def required(
     profile: Profile = "rfc9110",
     proxies: tuple[str, ...] = (),
 ) -> Precondition:
-    """What a request demands of the row, before anything is read. Arguments: :func:`evaluate`."""
+    """Return the demands of a request, before anything is read. Arguments: :func:`evaluate`."""
     _check(require, profile, proxies)
     if method in _WITHOUT_CONDITIONS:
         return Precondition()
@@ -270,10 +280,8 @@ def _azure(sent: dict[str, str], reads: bool, proxies: tuple[str, ...]) -> Preco
     unless, absent = _none_match(sent, reads, proxies, bare=True)
     if reads and exists and absent:
         raise BadPrecondition(f"{MATCH}: * and {NONE_MATCH}: * never hold together.")
-    if not reads and len(sent) > 1 and set(sent) not in _TOGETHER:
-        raise BadPrecondition(f"A write takes one condition, and not {' and '.join(sent)}.")
-    if not reads and (len(versions or ()) > 1 or len(unless) > 1):
-        raise BadPrecondition("A write takes one tag, and not a list.")
+    if not reads:
+        _refuse_several(sent, versions or (), unless)
     dated = reads or len(sent) == 1
     return Precondition(
         none=_WEAK_ONLY if versions == () else "",
@@ -288,10 +296,19 @@ def _azure(sent: dict[str, str], reads: bool, proxies: tuple[str, ...]) -> Preco
     )
 
 
+def _refuse_several(
+    sent: dict[str, str], versions: tuple[str, ...], unless: tuple[str, ...]
+) -> None:
+    if len(sent) > 1 and set(sent) not in _TOGETHER:
+        raise BadPrecondition(f"A write takes one condition, and not {' and '.join(sent)}.")
+    if len(versions) > 1 or len(unless) > 1:
+        raise BadPrecondition("A write takes one tag, and not a list.")
+
+
 def _match(
     sent: dict[str, str], proxies: tuple[str, ...], *, bare: bool
 ) -> tuple[tuple[str, ...] | None, bool]:
-    """The tags that are demanded, and whether anything may be there."""
+    """Return the demanded tags, and whether any version will do."""
     if MATCH not in sent:
         return None, False
     found = tags(MATCH, sent[MATCH], bare=bare)
@@ -304,7 +321,7 @@ def _match(
 def _none_match(
     sent: dict[str, str], reads: bool, proxies: tuple[str, ...], *, bare: bool
 ) -> tuple[tuple[str, ...], bool]:
-    """The tags that must not be there, and whether nothing may be."""
+    """Return the tags that the row must not have, and whether there must be no row."""
     if NONE_MATCH not in sent:
         return (), False
     try:
@@ -322,24 +339,28 @@ def _none_match(
 
 
 def _as_sent_out(tag: Tag, proxies: tuple[str, ...]) -> Tag:
-    """The tag without what proxies have written into it."""
+    """Return the tag without the additions of proxies."""
     body = tag.opaque[1:-1]
     ending = next((p for p in proxies if p != _WEAK and body.endswith(p)), "")
     return Tag(f'"{body.removesuffix(ending)}"', tag.weak and _WEAK not in proxies)
 
 
 def _date(sent: dict[str, str], name: str) -> datetime | None:
-    """What is no date is ignored (sections 13.1.3 and 13.1.4)."""
+    """Return the date, or ``None``: other text is ignored (sections 13.1.3 and 13.1.4)."""
     return date(sent[name]) if name in sent else None
 
 
+def _without_excluded(asked: Precondition) -> Precondition:
+    """Remove excluded tags from the demanded ones, for code that reads the versions alone."""
+    if not asked.versions or not (asked.absent or asked.unless):
+        return asked
+    left = () if asked.absent else tuple(t for t in asked.versions if t not in asked.unless)
+    return replace(asked, versions=left, none="" if left else _NEVER)
+
+
 def _protected(asked: Precondition, require: str | None, allow_star: bool) -> Precondition:
-    """A write whose demand protects what is there, or 428."""
-    if asked.versions and (asked.absent or asked.unless):
-        # Both have to hold, so that whoever takes the versions alone ignores no tag.
-        left = () if asked.absent else asked.versions
-        left = tuple(tag for tag in left if tag not in asked.unless)
-        asked = replace(asked, versions=left, none="" if left else _NEVER)
+    """Return the demands of a write that protect the row, or 428."""
+    asked = _without_excluded(asked)
     if asked.exists and not allow_star:
         return replace(
             asked,
@@ -372,7 +393,7 @@ def _current(etag: str | None, exists: bool) -> str | None:
 
 
 def _moment(last_modified: str | datetime | None, exists: bool) -> datetime | None:
-    """Last-Modified as it is sent: in whole seconds."""
+    """Return Last-Modified as it is sent: in whole seconds."""
     moment = date(last_modified) if isinstance(last_modified, str) else last_modified
     if moment is None:
         if last_modified is not None:

@@ -8,26 +8,24 @@
         deliver(message.body)
         queue.delete(message)
 
-A message that is received is hidden for a while. Who has done what it asks for deletes it, with the
-receipt that came along; else it comes back and somebody else receives it. So a message is delivered
-once or more often, never less; who deletes it in the transaction that writes the effects has them
+A received message is hidden for a while. Delete it with its receipt when its work is done;
+otherwise it becomes visible again, and another receiver gets it. So a message is delivered once or
+more often, never less. A receiver that deletes it in the transaction of the effects has them
 exactly once. All times are the database's.
 
-=============  =====================================================================================
-queue          :class:`Queue`
-async_queue    :class:`AsyncQueue`, the same for asyncio
-base           the calls of both: arguments are checked, and become work for a connection
-operations     metrics, purge and redrive, on a connection
-receiving      send, receive and end messages, on a connection
-target         the queue that operations work on: its statements and limits
-connections    connections that a queue keeps
-waiting        how to wait for messages, and async_waiting the same for asyncio
-worker         a loop that hands each message to a function, and async_worker for asyncio
-worker_state   the messages that a worker holds, its options, and its log
-messages       messages, drafts and receipts: values
-limits         checks of arguments
-errors         the errors of a queue
-=============  =====================================================================================
+=================== ================================================================================
+queue               :class:`Queue`
+async_queue         :class:`AsyncQueue`, with its connections, waiters and worker
+base                the calls of both: arguments are checked, and become work for a connection
+message_operations  receive and end messages, on a connection
+sending             check and store messages, on a connection
+connections         connections that a queue keeps, and the work that may run on them again
+waiters             objects that wait for messages
+worker              a loop that calls a function with each message
+worker_state        the messages that a worker holds, its options, and its log
+messages            messages, drafts and receipts; checks of arguments
+errors              the errors of a queue
+=================== ================================================================================
 
 The statements are in the folders of the engines, in ``optilock/dialects``; the tables in
 :mod:`optilock.tables.queue`.
@@ -71,7 +69,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """``AsyncQueue`` needs greenlet, which may be absent: loaded when it is asked for."""
+    """Load ``AsyncQueue`` when it is first used: it needs greenlet, which may be absent."""
     if name == "AsyncQueue":
         from optilock.queue.async_queue import AsyncQueue
 

@@ -1,274 +1,305 @@
-"""A queue for asyncio: the calls of :class:`optilock.queue.Queue`, awaited."""
+"""A queue for asyncio: :class:`AsyncQueue`, with its connections, waiters and worker."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from contextlib import asynccontextmanager
-from functools import cached_property
+import signal
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any, Self, TypeVar
 
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy import Connection
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession
 
 from optilock.dialects.connections import give_back, has_ended_idle
-from optilock.errors import CommitOutcomeUnknown, ConfigurationError, OptilockError, described
-from optilock.queue.async_waiting import AsyncAsking, AsyncListening
-from optilock.queue.async_worker import AsyncWorker
-from optilock.queue.base import ATTEMPTS, Calls, Work
-from optilock.queue.connections import ALONE, FEW
-from optilock.queue.limits import Duration, count, milliseconds
-from optilock.queue.messages import Draft, Message, Metrics, Received, Sent
-from optilock.queue.operations import KEEP
-from optilock.queue.worker_state import Settings, backoff, seconds
+from optilock.dialects.queue_sql import Messages
+from optilock.errors import ConfigurationError, describe
+from optilock.queue.base import Calls
+from optilock.queue.connections import AUTOCOMMIT, KeptConnections, Work
+from optilock.queue.messages import Message
+from optilock.queue.waiters import Ear, ListeningLoop, PollingLoop
+from optilock.queue.worker import WorkerLoop
+from optilock.queue.worker_state import IDLE, HandlerTimeout, Settings
 from optilock.undocumented.connections import set_options
 
-__all__ = ["AsyncQueue"]
-
 R = TypeVar("R")
-Caller = AsyncSession | AsyncConnection
 
 
-class AsyncConnections:
-    """Connections that a queue keeps, of one event loop: see :mod:`optilock.queue.connections`."""
+class AsyncConnections(KeptConnections[AsyncConnection]):
+    """Connections for one event loop."""
 
-    def __init__(self, engine: AsyncEngine, store: Any, *, keeps: bool) -> None:
-        self._engine, self._store, self._keeps = engine, store, keeps
-        self._idle: list[AsyncConnection] = []
-        self._loop: asyncio.AbstractEventLoop | None = None
+    _loop: asyncio.AbstractEventLoop | None = None
 
-    @asynccontextmanager
-    async def lent(self) -> AsyncIterator[AsyncConnection]:
-        connection = await self._taken() or await self._opened()
-        try:
-            yield connection
-        except OptilockError as error:
-            if isinstance(error, CommitOutcomeUnknown):
-                await connection.run_sync(give_back)
-            else:
-                await self._put(connection)
-            raise
-        except BaseException as error:
-            if not isinstance(error, Exception):  # cancelled in the middle of a statement
-                await asyncio.shield(connection.invalidate())
-            await asyncio.shield(connection.run_sync(give_back))
-            raise
-        await self._put(connection)
-
-    async def _taken(self) -> AsyncConnection | None:
+    def _pop(self) -> AsyncConnection | None:
         loop = asyncio.get_running_loop()
-        if self._loop is not loop:  # they belong to a loop that is over
+        if self._loop is not loop:  # they belong to a loop that has ended
             self._idle, self._loop = [], loop
-        while self._idle:
-            connection = self._idle.pop()
-            driver = connection.sync_connection
-            if driver is not None and not has_ended_idle(driver):
-                return connection
-            await connection.invalidate()
-            await connection.run_sync(give_back)
-        return None
+        return super()._pop()
 
-    async def _opened(self) -> AsyncConnection:
-        connection = await self._engine.connect()
-        await connection.run_sync(set_options, ALONE)
-        await connection.run_sync(self._store.prepare)
-        return connection
+    async def _open(self) -> AsyncConnection:
+        return await _open_connection(self._engine)
 
-    async def _put(self, connection: AsyncConnection) -> None:
-        if self._keeps and not connection.invalidated and len(self._idle) < FEW:
-            self._idle.append(connection)
+    async def _call(self, connection: AsyncConnection, work: Callable[[Connection], R]) -> R:
+        return await connection.run_sync(work)
+
+    def _has_ended(self, connection: AsyncConnection) -> bool:
+        driver = connection.sync_connection
+        return driver is None or has_ended_idle(driver)
+
+    async def _give_back_broken(self, connection: AsyncConnection, error: BaseException) -> None:
+        if not isinstance(error, Exception):  # cancelled in the middle of a statement
+            await asyncio.shield(connection.invalidate())
+        await asyncio.shield(connection.run_sync(give_back))
+
+
+async def _open_connection(engine: AsyncEngine) -> AsyncConnection:
+    connection = await engine.connect()
+    await connection.run_sync(set_options, AUTOCOMMIT)
+    return connection
+
+
+# -- waiting ---------------------------------------------------------------------------------------
+
+
+class _Alarm:
+    """Ends a sleep."""
+
+    def __init__(self) -> None:
+        self._rung = asyncio.Event()
+        self.ring = self._rung.set
+
+    async def sleep(self, seconds: float) -> bool:
+        """Sleep until it rings; return whether it did."""
+        try:
+            await asyncio.wait_for(self._rung.wait(), seconds)
+        except TimeoutError:
+            return False
+        self._rung.clear()
+        return True
+
+    def forget(self) -> None:
+        self._rung.clear()
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class AsyncPollingWaiter(PollingLoop):
+    """Asks, in a task."""
+
+    def __init__(self, connections: AsyncConnections, store: Messages) -> None:
+        super().__init__(connections, store, _Alarm())
+
+
+class AsyncListeningWaiter(ListeningLoop):
+    """Listens, in a task, with psycopg or asyncpg."""
+
+    def __init__(self, connection: AsyncConnection, store: Messages) -> None:
+        super().__init__(connection, store)
+        self._alarm = _Alarm()
+        self._woken = False
+        self._ear: Ear | None = None
+        self._driver: Any = None
+
+    @staticmethod
+    async def opened(engine: AsyncEngine, store: Messages) -> AsyncListeningWaiter | None:
+        """Return a waiter; ``None`` if there are no notifications."""
+        if not store.notifies:
+            return None
+        connection = await _open_connection(engine)
+        if not await connection.run_sync(store.can_listen):
+            await connection.close()
+            return None
+        made = AsyncListeningWaiter(connection, store)
+        await made.listen()
+        return made
+
+    async def listen(self) -> None:
+        raw = await self._connection.get_raw_connection()
+        driver: Any = raw.driver_connection
+        self._driver = driver
+        if hasattr(driver, "add_listener"):  # asyncpg reads all the time
+            own = driver.get_server_pid()
+            channel = getattr(self._store, "channel")  # noqa: B009
+            await driver.add_listener(
+                channel, lambda _, pid, *__: None if pid == own else self._alarm.ring()
+            )
         else:
-            await connection.run_sync(give_back)
+            self._ear = Ear(driver)
+            await self._call(self._store.listen)
+        await self._call(lambda connection: connection.detach())
+
+    async def _call(self, work: Callable[[Connection], R]) -> R:
+        result: R = await self._connection.run_sync(work)
+        return result
+
+    def _forget(self) -> None:
+        if not self._woken:
+            self._alarm.forget()
+        if self._ear is not None:
+            self._ear.heard = False
+
+    async def _hear(self, seconds: float) -> None:
+        ear, alarm = self._ear, self._alarm
+        self._woken = False
+        if ear is None:
+            await alarm.sleep(seconds)
+            return
+
+        def read() -> None:
+            ear.read()
+            if ear.heard:
+                alarm.ring()
+
+        if ear.heard:
+            return
+        loop = asyncio.get_running_loop()
+        loop.add_reader(ear.fileno(), read)
+        try:
+            await alarm.sleep(seconds)
+        finally:
+            loop.remove_reader(ear.fileno())
+
+    def wake(self) -> None:
+        self._woken = True
+        self._alarm.ring()
 
     async def close(self) -> None:
-        idle, self._idle = self._idle, []
-        for connection in idle:
-            await connection.run_sync(give_back)
+        await asyncio.shield(self._close())
+
+    async def _close(self) -> None:
+        await self._connection.close()
+        await self._driver.close()  # SQLAlchemy leaves a detached connection open
 
 
-class AsyncQueue(Calls):
+# -- workers ---------------------------------------------------------------------------------------
+
+
+class AsyncWorker(WorkerLoop):
+    """The loop of one event loop over one queue, with handlers in tasks.
+
+    A handler that does not return in time is cancelled.
+    """
+
+    _pause = staticmethod(asyncio.sleep)
+
+    def __init__(
+        self,
+        queue: Any,
+        handler: Callable[..., Awaitable[object]],
+        sessions: Any,
+        settings: Settings,
+    ) -> None:
+        super().__init__(queue, handler, sessions, settings)
+        self._lock = asyncio.Lock()
+        self._tasks: dict[asyncio.Task[None], Message] = {}
+
+    async def run(self) -> None:
+        """Work until it is stopped, or cancelled: then handlers are cancelled, too."""
+        beats = self._settings.heartbeat
+        beating = asyncio.create_task(self._beat(asyncio.sleep)) if beats else None
+        try:
+            await self._run()
+        finally:
+            if beating is not None:
+                beating.cancel()
+
+    @contextmanager
+    def _signals(self) -> Iterator[None]:
+        """Stop at SIGTERM and SIGINT, if the event loop can handle them."""
+        loop, names = asyncio.get_running_loop(), (signal.SIGTERM, signal.SIGINT)
+        heard = []
+        if self._settings.signals:
+            for name in names:
+                try:
+                    loop.add_signal_handler(name, self.stop)
+                except (NotImplementedError, RuntimeError, ValueError):  # not the main thread
+                    break
+                heard.append(name)
+        try:
+            yield
+        finally:
+            for name in heard:
+                loop.remove_signal_handler(name)
+
+    def _busy(self) -> int:
+        return len(self._tasks)
+
+    async def _sleep(self) -> None:
+        if not self._stopped and not any(task.done() for task in self._tasks):
+            await self._waiter.wait(IDLE)
+
+    async def _collect(self, seconds: float) -> None:
+        if self._tasks and seconds:
+            await asyncio.wait(self._tasks, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        for task in [task for task in self._tasks if task.done()]:
+            message = self._tasks.pop(task)
+            error = asyncio.CancelledError() if task.cancelled() else task.exception()
+            await self._finished(message, error)
+
+    async def _abandon(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _begin(self, message: Message) -> None:
+        task = asyncio.create_task(self._handle(message))
+        self._tasks[task] = message
+        task.add_done_callback(lambda _: self._waiter.wake())
+
+    async def _handle(self, message: Message) -> None:
+        async with _limited(self._settings.timeout):
+            if self._sessions is None:
+                await self._handler(message)
+                return
+            async with self._sessions() as session, session.begin():
+                await self._queue.delete(message, session=session)
+                await self._handler(message, session)
+
+
+@asynccontextmanager
+async def _limited(seconds: float | None) -> AsyncIterator[None]:
+    """Raise ``HandlerTimeout`` when the block has lasted for so long."""
+    limit = asyncio.timeout(seconds)
+    try:
+        async with limit:
+            yield
+    except TimeoutError as error:
+        if not limit.expired():
+            raise
+        raise HandlerTimeout("The handler has not returned in time, and was cancelled.") from error
+
+
+# -- the queue -------------------------------------------------------------------------------------
+
+
+class AsyncQueue(
+    Calls[AsyncSession | AsyncConnection, Callable[..., Awaitable[object]], AsyncWorker]
+):
     """:class:`optilock.queue.Queue` for an ``AsyncEngine``: same options, calls and errors."""
+
+    _worker = AsyncWorker
 
     def __init__(self, engine: AsyncEngine, name: str, **options: Any) -> None:
         super().__init__(engine, name, **options)
         if not isinstance(engine, AsyncEngine):
             raise ConfigurationError("AsyncQueue takes an AsyncEngine; with an Engine, use Queue.")
         self.connections = AsyncConnections(engine, self._operations.store, keeps=self._keeps)
-        self._waiters: list[Any] = []
 
-    async def _run(self, work: Work[R], session: Caller | None = None) -> R:
-        if session is not None:
-            return await (await _connection_of(session)).run_sync(work, True)
-        for _ in range(ATTEMPTS - 1):
-            try:
-                return await self._once(work)
-            except DBAPIError as error:
-                if not self._again(error, work):
-                    raise
-        return await self._once(work)
+    async def _run_inside(self, work: Work[R], session: AsyncSession | AsyncConnection) -> R:
+        return await (await _connection_of(session)).run_sync(work, True)
 
-    async def _once(self, work: Work[R]) -> R:
-        async with self.connections.lent() as connection:
-            try:
-                return await connection.run_sync(work, False)
-            except DBAPIError as error:
-                await connection.run_sync(self._require_tables, error)
-                raise
-
-    async def close(self) -> None:
-        """Give back the connections that the queue keeps. It can be used again."""
-        waiters, self._waiters = self._waiters, []
-        for waiter in waiters:
-            await waiter.close()
-        await self.connections.close()
+    async def waiter(self) -> AsyncPollingWaiter | AsyncListeningWaiter:
+        """Return an object that waits for messages: see :mod:`optilock.queue.waiters`."""
+        store = self._operations.store
+        listening = await AsyncListeningWaiter.opened(self.engine, store) if self._listen else None
+        return listening or AsyncPollingWaiter(self.connections, store)
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
-
-    # -- sending ---------------------------------------------------------------------------------
-
-    async def send(
-        self,
-        body: Any,
-        *,
-        session: Caller | None = None,
-        delay: Duration = 0,
-        ttl: Duration | None = KEEP,
-        headers: Any = None,
-        group: str | None = None,
-        dedup: str | None = None,
-    ) -> Sent:
-        draft = Draft(body, delay=delay, ttl=ttl, headers=headers, group=group, dedup=dedup)
-        return (await self._run(self._sending([draft]), session))[0]
-
-    async def send_many(
-        self, messages: Iterable[Any], *, session: Caller | None = None
-    ) -> list[Sent]:
-        return await self._run(self._sending(messages), session)
-
-    # -- receiving -------------------------------------------------------------------------------
-
-    async def receive(
-        self,
-        n: int = 1,
-        *,
-        visibility: Duration | None = None,
-        wait: Duration = 0,
-        done: Iterable[Message] = (),
-    ) -> Received:
-        left = milliseconds("wait", wait) / 1000
-        found = await self._run(self._receiving(n, visibility, done))
-        if found or not left:
-            return found
-        expired, loop = found.expired, asyncio.get_running_loop()
-        end = loop.time() + left
-        waiter = self._waiters.pop() if self._waiters else await self.waiter()
-        try:
-            while not found and (left := end - loop.time()) > 0:
-                await waiter.wait(left)
-                found = await self._run(self._receiving(n, visibility, ()))
-        except BaseException:
-            await asyncio.shield(waiter.close())
-            raise
-        waiter.reset()
-        self._waiters.append(waiter)
-        return Received(found, expired)
-
-    async def waiter(self) -> AsyncAsking | AsyncListening:
-        store = self._operations.store
-        listening = await AsyncListening.opened(self.engine, store) if self._listen else None
-        return listening or AsyncAsking(self.connections, store)
-
-    async def peek(self, n: int = 1) -> list[Message]:
-        count("n", n)
-        return await self._run(lambda connection, inside: self._operations.peek(connection, n))
-
-    async def pop(self, n: int = 1) -> list[Message]:
-        count("n", n)
-        return await self._run(lambda connection, inside: self._operations.pop(connection, n))
-
-    # -- what becomes of a message ---------------------------------------------------------------
-
-    async def delete(self, *messages: Message | Sent, session: Caller | None = None) -> None:
-        await self._run(self._deleting(messages, archive=False), session)
-
-    async def archive(self, *messages: Message | Sent, session: Caller | None = None) -> None:
-        await self._run(self._deleting(messages, archive=True), session)
-
-    async def update(
-        self,
-        message: Any,
-        *,
-        visibility: Duration,
-        body: Any = KEEP,
-        session: Caller | None = None,
-    ) -> Any:
-        return await self._run(self._updating(message, visibility, body), session)
-
-    async def fail(
-        self,
-        message: Message,
-        error: object,
-        *,
-        delay: Duration = 0,
-        session: Caller | None = None,
-    ) -> bool:
-        return await self._run(self._failing(message, error, delay), session)
-
-    async def beat(
-        self, messages: Iterable[Message], *, visibility: Duration | None = None
-    ) -> set[int]:
-        return await self._run(self._beating(messages, visibility))
-
-    async def give_back(self, messages: Iterable[Message]) -> None:
-        await self._run(self._giving_back(messages))
-
-    # -- workers ---------------------------------------------------------------------------------
-
-    def worker(
-        self,
-        handler: Callable[..., Awaitable[object]],
-        *,
-        concurrency: int = 1,
-        batch: int = 10,
-        sessions: Any = None,
-        heartbeat: bool = True,
-        retry: Callable[[int], float] = backoff,
-        grace: Duration = 25,
-        timeout: Duration | None = None,
-        signals: bool = True,
-    ) -> AsyncWorker:
-        """A loop that awaits ``handler(message)`` for each: see :mod:`optilock.queue.worker`."""
-        limit = None if timeout is None else seconds("timeout", timeout)
-        settings = Settings(
-            concurrency, batch, heartbeat, retry, seconds("grace", grace), limit, signals
-        )
-        return AsyncWorker(self, handler, sessions, settings)
-
-    # -- all of them -----------------------------------------------------------------------------
-
-    @cached_property
-    def dead_letters(self) -> AsyncQueue:
-        """The messages that were received too often, as a queue; it has our connections."""
-        dead = AsyncQueue(self.engine, self._dead.name, **self._options_of_dead())
-        dead.connections = self.connections
-        return dead
-
-    async def redrive(self, n: int = 1) -> int:
-        count("n", n)
-        work = self._operations.redrive
-        return await self._run(lambda connection, inside: work(connection, self._dead, n))
-
-    async def purge(self, *, expired: bool = False) -> int:
-        work = self._operations.purge
-        return await self._run(lambda connection, inside: work(connection, expired))
-
-    async def metrics(self, exact: bool = False) -> Metrics:
-        work = self._operations.metrics
-        return await self._run(lambda connection, inside: work(connection, exact))
 
 
 async def _connection_of(session: Any) -> AsyncConnection:
@@ -277,5 +308,5 @@ async def _connection_of(session: Any) -> AsyncConnection:
     if isinstance(session, AsyncSession):
         return await session.connection()
     raise ConfigurationError(
-        f"session takes an AsyncSession or an AsyncConnection, not {described(session)}."
+        f"session takes an AsyncSession or an AsyncConnection, not {describe(session)}."
     )

@@ -1,89 +1,75 @@
-"""The calls of both shells: what was given is checked, and becomes work for a connection.
+"""The calls of a queue, declared once for threads and for asyncio.
 
-``work(connection, inside)`` is run by :class:`~optilock.queue.Queue` on a connection of its own, or
-on that of the caller's session; by ``AsyncQueue`` in the same way, awaited.
+Each call checks its arguments, and makes ``work(connection, inside)`` of them. That runs on a
+connection of the queue, or on that of the caller's session (``inside``).
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import Any, Generic, TypeVar
+from functools import cached_property
+from typing import Any, Generic, Self, TypeVar
 
 from sqlalchemy import ColumnElement, Connection, Engine, inspect
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import QueuePool
 
+from optilock.coroutines import dual_method, result_of
 from optilock.dialects import Cause, database_of
 from optilock.dialects.queue_sql import Place
-from optilock.dialects.queue_sql.parts import was_undone
-from optilock.dialects.transient import answer_unknown, cause_of
-from optilock.errors import (
-    CommitOutcomeUnknown,
-    ConfigurationError,
-    WouldOverwrite,
-    described,
-)
+from optilock.dialects.transient import cause_of
+from optilock.errors import ConfigurationError, WouldOverwrite, describe
+from optilock.queue.connections import ATTEMPTS, RepeatableWork, Work, can_run_again, run_once_only
 from optilock.queue.errors import QueueNotFound
-from optilock.queue.limits import WEEK, Duration, Limits, count, milliseconds, ttl, word
-from optilock.queue.messages import Draft, Message, Received, Sent, receipt_of
-from optilock.queue.operations import KEEP, Operations
+from optilock.queue.message_operations import Operations
+from optilock.queue.messages import (
+    WEEK,
+    Draft,
+    Duration,
+    Limits,
+    Message,
+    Metrics,
+    Received,
+    Sent,
+    check_count,
+    check_text,
+    error_text,
+    lifetime,
+    milliseconds,
+    receipt_of,
+    require_receipts,
+)
+from optilock.queue.sending import KEEP
+from optilock.queue.worker_state import Settings, backoff
 from optilock.tables.queue import LONGEST, NAME, message_tables
 
-__all__ = ["Calls", "Work"]
-
 R = TypeVar("R")
-Work = Callable[[Connection, bool], R]
-
-#: Conflicts of the queue's own statements, after which they are run again.
-_AGAIN = frozenset({Cause.CONFLICT, Cause.DEADLOCK})
-ATTEMPTS = 5
-
-
-class Repeatable(Generic[R]):
-    """Work that finds out whether it was done before."""
-
-    def __init__(self, work: Work[R]) -> None:
-        self._work = work
-
-    def __call__(self, connection: Connection, inside: bool) -> R:
-        return self._work(connection, inside)
-
-
-def _once_only(unknown: str, work: Work[R]) -> Work[R]:
-    """The same work; an answer that is lost is told, because a second run would do it twice."""
-
-    def run(connection: Connection, inside: bool) -> R:
-        try:
-            return work(connection, inside)
-        except DBAPIError as error:
-            if inside or not _is_unanswered(error):
-                raise
-            raise CommitOutcomeUnknown(unknown) from error
-
-    return run
-
-
-def _is_unanswered(error: DBAPIError) -> bool:
-    """May a statement that commits itself be stored all the same?"""
-    return not was_undone(error) and answer_unknown(error)
-
+#: The sessions and connections of a shell.
+Caller = TypeVar("Caller")
+Handler = TypeVar("Handler")
+WorkerT = TypeVar("WorkerT")
 
 _SENDING = (
     "the connection was lost while messages were sent to the queue {name!r}, which commits by"
-    " itself, so they are either sent or not, and nobody can tell from here. Send each with a"
-    " dedup= of its own, and it can be sent again; or send in a transaction (session=)."
+    " itself, so they may be sent or not. Give each a dedup= of its own, then it can be sent again;"
+    " or send in a transaction (session=)."
 )
 _ENDING = (
     "the connection was lost while messages of the queue {name!r} were deleted, changed or handed"
-    " back, which commits by itself, so that is either done or not, and nobody can tell from here."
-    " A message that is not done comes again when it is visible; call again, and what is done is"
-    " told as MessageNotFound or ReceiptExpired."
+    " back, which commits by itself, so that may be done or not. A message that is not done comes"
+    " again when it is visible. Call again: for a message that is done, that raises MessageNotFound"
+    " or ReceiptExpired."
 )
 
 
-class Calls:
-    """The settings of a queue, and its calls as work."""
+class Calls(Generic[Caller, Handler, WorkerT]):
+    """The settings and calls of a queue."""
+
+    #: A shell's connections, with ``run(work)`` and ``close()``.
+    connections: Any
+    _worker: Callable[[Any, Handler, Any, Settings], WorkerT]
 
     def __init__(
         self,
@@ -102,31 +88,34 @@ class Calls:
         listen: bool = True,
         clock: ColumnElement[Any] | None = None,
     ) -> None:
-        """``clock`` is SQL of the time, in UTC, in place of the database's own: for tests."""
+        """``clock`` is a SQL expression of the current time in UTC, for tests."""
         sync = getattr(engine, "sync_engine", engine)
         if not isinstance(sync, Engine):
             raise ConfigurationError(
-                f"A queue takes an Engine or an AsyncEngine, not {described(engine)}."
+                f"A queue takes an Engine or an AsyncEngine, not {describe(engine)}."
             )
         self.engine = engine
-        self.name = word("name", name)
-        self.tenant = word("tenant", tenant, empty=True)
-        self.tables = message_tables(table=word("table", table), schema=schema)
+        self.name = check_text("name", name)
+        self.tenant = check_text("tenant", tenant, empty=True)
+        self.tables = message_tables(table=check_text("table", table), schema=schema)
         self._listen = listen
         limits = Limits(
             visibility=milliseconds("visibility", visibility, least=0.001),
-            ttl=_ttl(ttl),
-            max_receives=None if max_receives is None else count("max_receives", max_receives),
+            ttl=lifetime(ttl),
+            max_receives=None
+            if max_receives is None
+            else check_count("max_receives", max_receives),
             dead_letters=_dead_letters(self.name, dead_letters),
             dedup_window=milliseconds("dedup_window", dedup_window),
-            max_bytes=count("max_bytes", max_bytes, most=1 << 30),
+            max_bytes=check_count("max_bytes", max_bytes, most=1 << 30),
         )
         place = Place(self.tables, self.tenant, self.name, clock)
         self._operations = Operations(database_of(sync.dialect).messages(place), limits)
         buried = replace(limits, max_receives=None)
         there = Place(self.tables, self.tenant, limits.dead_letters, clock)
         self._dead = Operations(database_of(sync.dialect).messages(there), buried)
-        # Of other pools a connection may be somebody else's at the same time, or the only one.
+        self._waiters: list[Any] = []
+        # Another pool may give one connection to several callers, or have only one.
         self._keeps = isinstance(sync.pool, QueuePool) and sync.pool.size() != 1
 
     def __repr__(self) -> str:
@@ -137,19 +126,61 @@ class Calls:
         """Seconds for which a message that is received is hidden."""
         return self._operations.limits.visibility / 1000
 
-    def _options_of_dead(self) -> dict[str, Any]:
+    @cached_property
+    def dead_letters(self) -> Self:
+        """The messages that were received too often, as a queue with the same connections."""
         messages = self.tables.messages
-        return {
-            "tenant": self.tenant,
-            "max_receives": None,
-            "visibility": self.visibility,
-            "table": messages.name,
-            "schema": messages.schema,
-            "listen": self._listen,
-            "clock": self._operations.store.place.clock,
-        }
+        dead = type(self)(
+            self.engine,
+            self._dead.name,
+            tenant=self.tenant,
+            max_receives=None,
+            visibility=self.visibility,
+            table=messages.name,
+            schema=messages.schema,
+            listen=self._listen,
+            clock=self._operations.store.place.clock,
+        )
+        dead.connections = self.connections
+        return dead
 
-    # -- work ------------------------------------------------------------------------------------
+    @dual_method
+    async def close(self) -> None:
+        """Give back the connections that the queue keeps. It can be used again."""
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            await result_of(waiter.close())
+        await result_of(self.connections.close())
+
+    # -- sending ---------------------------------------------------------------------------------
+
+    @dual_method
+    async def send(
+        self,
+        body: Any,
+        *,
+        session: Caller | None = None,
+        delay: Duration = 0,
+        ttl: Duration | None = KEEP,
+        headers: Any = None,
+        group: str | None = None,
+        dedup: str | None = None,
+    ) -> Sent:
+        """Put a message into the queue; with ``session=``, when the session commits.
+
+        Raises:
+            ConfigurationError: JSON cannot express the body, or an option is out of range.
+            MessageTooLarge: it is longer than ``max_bytes``.
+        """
+        draft = Draft(body, delay=delay, ttl=ttl, headers=headers, group=group, dedup=dedup)
+        return (await self._run(self._sending([draft]), session))[0]
+
+    @dual_method
+    async def send_many(
+        self, messages: Iterable[Any], *, session: Caller | None = None
+    ) -> list[Sent]:
+        """Send bodies, or :class:`~optilock.queue.Draft` with options: all of them, or none."""
+        return await self._run(self._sending(messages), session)
 
     def _sending(self, drafts: Iterable[Any]) -> Work[list[Sent]]:
         made = [one if isinstance(one, Draft) else Draft(one) for one in drafts]
@@ -161,116 +192,254 @@ class Calls:
             return self._operations.send(connection, ready, inside)
 
         if all(one.dedup is not None for one in ready):
-            return Repeatable(work)
-        return _once_only(_SENDING.format(name=self.name), work)
+            return RepeatableWork(work)
+        return run_once_only(_SENDING.format(name=self.name), work)
+
+    # -- receiving -------------------------------------------------------------------------------
+
+    @dual_method
+    async def receive(
+        self,
+        n: int = 1,
+        *,
+        visibility: Duration | None = None,
+        wait: Duration = 0,
+        done: Iterable[Message] = (),
+    ) -> Received:
+        """Return up to ``n`` messages, which are hidden from others for ``visibility`` seconds.
+
+        The messages in ``done`` are deleted first, on PostgreSQL in the same round trip. If there
+        is no message, ``wait`` so many seconds for the first.
+        """
+        left = milliseconds("wait", wait) / 1000
+        found = await self._run(self._receiving(n, visibility, done))
+        if found or not left:
+            return found
+        expired, end = found.expired, time.monotonic() + left
+        waiter = await self._free_waiter()
+        try:
+            while not found and (left := end - time.monotonic()) > 0:
+                await result_of(waiter.wait(left))
+                found = await self._run(self._receiving(n, visibility, ()))
+        except BaseException:
+            await result_of(waiter.close())
+            raise
+        waiter.reset()
+        self._waiters.append(waiter)
+        return Received(found, expired)
 
     def _receiving(
         self, n: int, visibility: Duration | None, done: Iterable[Message]
     ) -> Work[Received]:
-        count("n", n)
-        length = self._length(visibility, least=0.001)
-        ended = list(done)
+        check_count("n", n)
+        length, ended = self._length(visibility), list(done)
         operations = self._operations
         return lambda connection, inside: operations.receive(connection, n, length, ended)
 
-    def _length(self, visibility: Duration | None, *, least: float) -> int:
+    def _length(self, visibility: Duration | None) -> int:
         if visibility is None:
             return self._operations.limits.visibility
-        return milliseconds("visibility", visibility, least=least)
+        return milliseconds("visibility", visibility, least=0.001)
 
-    def _deleting(self, messages: tuple[Message | Sent, ...], *, archive: bool) -> Work[None]:
-        operations = self._operations
-        for message in messages:
-            _require_receipt(message)
-        if not messages:
-            return lambda connection, inside: None
-        end = operations.archive if archive else operations.delete
-        return self._ending(lambda connection, inside: end(connection, messages, inside))
+    async def _free_waiter(self) -> Any:
+        try:
+            return self._waiters.pop()
+        except IndexError:
+            return await result_of(self.waiter())
+
+    def waiter(self) -> Any:
+        """Return an object that waits for messages: see :mod:`optilock.queue.waiters`."""
+        raise NotImplementedError
+
+    @dual_method
+    async def peek(self, n: int = 1) -> list[Message]:
+        """Return up to ``n`` waiting messages, without receiving them."""
+        check_count("n", n)
+        return await self._run(lambda connection, inside: self._operations.peek(connection, n))
+
+    @dual_method
+    async def pop(self, n: int = 1) -> list[Message]:
+        """Receive and delete messages. They are lost if their receiver dies."""
+        check_count("n", n)
+        return await self._run(lambda connection, inside: self._operations.pop(connection, n))
+
+    # -- the end of a message --------------------------------------------------------------------
+
+    @dual_method
+    async def delete(self, *messages: Message | Sent, session: Caller | None = None) -> None:
+        """Delete messages that are done; with ``session=``, when the session commits.
+
+        Raises:
+            MessageNotFound: a message is not in the queue any more.
+            ReceiptExpired: another receiver got a message. The other messages are deleted.
+        """
+        await self._end(self._operations.delete, messages, session)
+
+    @dual_method
+    async def archive(self, *messages: Message | Sent, session: Caller | None = None) -> None:
+        """Move messages that are done to the archive."""
+        await self._end(self._operations.archive, messages, session)
+
+    async def _end(self, end: Callable[..., None], messages: Any, session: Caller | None) -> None:
+        require_receipts(messages)
+        if messages:
+            work: Work[None] = lambda connection, inside: end(connection, messages, inside)  # noqa: E731
+            await self._run(self._ending(work), session)
 
     def _ending(self, work: Work[R]) -> Work[R]:
-        return _once_only(_ENDING.format(name=self.name), work)
+        return run_once_only(_ENDING.format(name=self.name), work)
 
-    def _updating(self, message: Any, visibility: Any, body: Any) -> Work[Any]:
-        _require_receipt(message)
+    @dual_method
+    async def update(
+        self,
+        message: Any,
+        *,
+        visibility: Duration,
+        body: Any = KEEP,
+        session: Caller | None = None,
+    ) -> Any:
+        """Hide the message for longer, or give it back (``visibility=0``); change its body.
+
+        Return the message with a new receipt. The old receipt is not valid any more.
+        """
+        require_receipts([message])
         length = milliseconds("visibility", visibility)
-        operations = self._operations
 
         def work(connection: Connection, inside: bool) -> Any:
-            token = operations.update(connection, message, length, body, inside)
+            token = self._operations.update(connection, message, length, body, inside)
             changed = {} if body is KEEP or isinstance(message, Sent) else {"body": body}
             return replace(message, receipt=receipt_of(message.id, token), **changed)
 
-        return self._ending(work)
+        return await self._run(self._ending(work), session)
 
-    def _failing(self, message: Any, error: object, delay: Duration) -> Work[bool]:
-        _require_receipt(message)
+    @dual_method
+    async def fail(
+        self,
+        message: Message,
+        error: object,
+        *,
+        delay: Duration = 0,
+        session: Caller | None = None,
+    ) -> bool:
+        """Give the message back and store the error; return ``True`` if it is a dead letter now."""
+        require_receipts([message])
         text, length = error_text(error), milliseconds("delay", delay)
-        operations, final = self._operations, isinstance(error, WouldOverwrite)
-        return self._ending(
-            lambda connection, inside: operations.fail(
-                connection, message, text, length, inside, final=final
-            )
+        final = isinstance(error, WouldOverwrite)
+
+        def work(connection: Connection, inside: bool) -> bool:
+            fail = self._operations.fail
+            return fail(connection, message, text, length, inside, final=final)
+
+        return await self._run(self._ending(work), session)
+
+    @dual_method
+    async def beat(
+        self, messages: Iterable[Message], *, visibility: Duration | None = None
+    ) -> set[int]:
+        """Hide messages for longer, with the receipts that they have; return ids still ours.
+
+        A heartbeat: unlike ``update`` it takes several messages, and skips those that another
+        transaction is deleting.
+        """
+        length, held = self._length(visibility), require_receipts(list(messages))
+        return await self._run(
+            lambda connection, _: self._operations.beat(connection, held, length)
         )
 
-    def _beating(self, messages: Iterable[Any], visibility: Duration | None) -> Work[set[int]]:
-        length = self._length(visibility, least=0.001)
-        operations, held = self._operations, list(messages)
-        for message in held:
-            _require_receipt(message)
-        return lambda connection, inside: operations.beat(connection, held, length)
+    @dual_method
+    async def give_back(self, messages: Iterable[Message]) -> None:
+        """Give back messages that were not begun: visible at once, the receive does not count."""
+        held = require_receipts(list(messages))
+        await self._run(lambda connection, inside: self._operations.give_back(connection, held))
 
-    def _giving_back(self, messages: Iterable[Any]) -> Work[None]:
-        operations, held = self._operations, list(messages)
-        for message in held:
-            _require_receipt(message)
-        return lambda connection, inside: operations.give_back(connection, held)
+    # -- the whole queue -------------------------------------------------------------------------
 
-    # -- errors ----------------------------------------------------------------------------------
+    @dual_method
+    async def redrive(self, n: int = 1) -> int:
+        """Put up to ``n`` dead letters into the queue again; return their number."""
+        check_count("n", n)
+        work = self._operations.redrive
+        return await self._run(lambda connection, inside: work(connection, self._dead, n))
 
-    def _again(self, error: DBAPIError, work: Work[Any]) -> bool:
-        """Would the same work, which is undone or finds itself done, have a chance?"""
-        if isinstance(work, Repeatable) and _is_unanswered(error):
-            return True
-        return not error.connection_invalidated and cause_of(error) in _AGAIN
+    @dual_method
+    async def purge(self, *, expired: bool = False) -> int:
+        """Delete all messages, or only the expired ones; return their number."""
+        return await self._run(
+            lambda connection, inside: self._operations.purge(connection, expired)
+        )
+
+    @dual_method
+    async def metrics(self, exact: bool = False) -> Metrics:
+        """Return the numbers of messages, counted up to 10,000 unless ``exact``."""
+        return await self._run(
+            lambda connection, inside: self._operations.metrics(connection, exact)
+        )
+
+    def worker(
+        self,
+        handler: Handler,
+        *,
+        concurrency: int = 1,
+        batch: int = 10,
+        sessions: Any = None,
+        heartbeat: bool = True,
+        retry: Callable[[int], float] = backoff,
+        grace: Duration = 25,
+        timeout: Duration | None = None,
+        signals: bool = True,
+    ) -> WorkerT:
+        """Return a loop that calls ``handler(message)``: see :mod:`optilock.queue.worker`.
+
+        With ``sessions`` it calls ``handler(message, session)``, in the transaction that deletes
+        the message.
+        """
+        settings = Settings(concurrency, batch, heartbeat, retry, grace, timeout, signals)
+        return self._worker(self, handler, sessions, settings)
+
+    # -- on a connection -------------------------------------------------------------------------
+
+    async def _run(self, work: Work[R], session: Caller | None = None) -> R:
+        if session is not None:
+            return await self._run_inside(work, session)
+        for _ in range(ATTEMPTS - 1):
+            try:
+                return await self._run_once(work)
+            except DBAPIError as error:
+                if not can_run_again(error, work):
+                    raise
+        return await self._run_once(work)
+
+    async def _run_inside(self, work: Work[R], session: Caller) -> R:
+        raise NotImplementedError
+
+    async def _run_once(self, work: Work[R]) -> R:
+        def run(connection: Connection) -> R:
+            try:
+                return work(connection, False)
+            except DBAPIError as error:
+                self._require_tables(connection, error)
+                raise
+
+        result: R = await result_of(self.connections.run(run))
+        return result
 
     def _require_tables(self, connection: Connection, error: DBAPIError) -> None:
-        """Is that why the statement failed?"""
+        """Raise ``QueueNotFound`` if the statement failed because the table is missing."""
         if error.connection_invalidated or cause_of(error) is not Cause.OTHER:
             return
         messages = self.tables.messages
         try:
             there = inspect(connection).has_table(messages.name, schema=messages.schema)
-        except DBAPIError:  # the first error is the news
+        except DBAPIError:  # the first error is raised
             return
         if not there:
             raise QueueNotFound(messages.fullname) from None
 
 
-def error_text(error: object) -> str:
-    """What is stored of an error: its class and its message."""
-    if isinstance(error, BaseException):
-        error = f"{type(error).__name__}: {error}"
-    if not isinstance(error, str):
-        raise ConfigurationError("error takes an exception or a text.")
-    return error.encode("utf-8", "replace").decode()[:2_000].replace("\0", "")
-
-
-def _require_receipt(message: object) -> None:
-    if not isinstance(message, (Message, Sent)):
-        raise ConfigurationError(
-            f"This takes messages as they were received or sent, not {described(message)}."
-        )
-    if message.receipt is None:
-        raise ConfigurationError(
-            f"The message {message.id} has no receipt: it was only looked at, or it is a duplicate."
-            " Receive it first."
-        )
-
-
 def _dead_letters(name: str, given: str | None) -> str:
-    """The name of the queue for messages that were received too often."""
+    """Return the name of the queue for messages that were received too often."""
     if given:
-        return word("dead_letters", given)
+        return check_text("dead_letters", given)
     dead = f"{name}.dead"
     if len(dead) > LONGEST:
         raise ConfigurationError(
@@ -279,6 +448,3 @@ def _dead_letters(name: str, given: str | None) -> str:
             " dead_letters=."
         )
     return dead
-
-
-_ttl = ttl

@@ -1,93 +1,191 @@
-"""Connections that a queue keeps: a checkout for each call would take as long as the call.
+"""Connections that a queue keeps, and the work that may run on them again.
 
-Each is in AUTOCOMMIT mode, where a statement is a transaction and needs no further trip. A queue
-keeps as many as its callers have needed at the same time, up to a few; they are the engine's, and
-go back to its pool when the queue is closed. One that has seen an error is not kept.
+A checkout for each call would take as long as the call. Each connection is in AUTOCOMMIT mode,
+where a statement is a transaction and needs no further round trip. A queue keeps as many as its
+callers have needed at the same time, up to four. They belong to the engine, and return to its pool
+when the queue is closed. A connection that has seen an error is not kept.
 """
 
 from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
 
 from sqlalchemy import Connection, Engine
+from sqlalchemy.exc import DBAPIError
 
+from optilock.coroutines import ThreadClass, dual_method
+from optilock.dialects import Cause
 from optilock.dialects.connections import give_back, has_ended_idle
 from optilock.dialects.queue_sql import Messages
+from optilock.dialects.queue_sql.parts import was_undone
+from optilock.dialects.transient import answer_unknown, cause_of
 from optilock.errors import CommitOutcomeUnknown, OptilockError
 from optilock.undocumented.connections import set_options
 
-__all__ = ["Connections"]
+R = TypeVar("R")
+#: A shell's kind of connection.
+C = TypeVar("C")
+#: A function of a connection, and of whether it is the caller's, with the caller's transaction.
+Work = Callable[[Connection, bool], R]
 
-FEW = 4
-ALONE = {"isolation_level": "AUTOCOMMIT"}
+AUTOCOMMIT = {"isolation_level": "AUTOCOMMIT"}
+_FEW = 4
+#: Conflicts of the queue's own statements, after which they run again.
+_CONFLICTS = frozenset({Cause.CONFLICT, Cause.DEADLOCK})
+ATTEMPTS = 5
 
 
-def opened_alone(engine: Engine) -> Connection:
-    """A new one in AUTOCOMMIT mode."""
-    connection = engine.connect()
-    set_options(connection, ALONE)
-    return connection
-
-
-class Connections:
+class KeptConnections(Generic[C]):
     """The connections of one queue."""
 
-    def __init__(self, engine: Engine, store: Messages, *, keeps: bool) -> None:
+    def __init__(self, engine: Any, store: Messages, *, keeps: bool) -> None:
         self._engine = engine
         self._store = store
         self._keeps = keeps
-        self._idle: list[Connection] = []
+        self._idle: list[C] = []
+
+    @dual_method
+    async def run(self, work: Callable[[Connection], R]) -> R:
+        """Run ``work`` on a connection."""
+        connection = await self._take()
+        try:
+            result = await self._call(connection, work)
+        except OptilockError as error:
+            if isinstance(error, CommitOutcomeUnknown):
+                await self._call(connection, give_back)
+            else:
+                await self._keep(connection)
+            raise
+        except BaseException as error:
+            await self._give_back_broken(connection, error)
+            raise
+        await self._keep(connection)
+        return result
+
+    async def _take(self) -> C:
+        """Return a kept connection, or a new one.
+
+        A kept one must be alive: a statement sent on a dead one may have arrived, or not.
+        """
+        while (connection := self._pop()) is not None:
+            if not self._has_ended(connection):
+                return connection
+            await self._call(connection, Connection.invalidate)
+            await self._call(connection, give_back)
+        connection = await self._open()
+        await self._call(connection, self._store.prepare)
+        return connection
+
+    async def _keep(self, connection: C) -> None:
+        if not (self._keeps and self._put(connection)):
+            await self._call(connection, give_back)
+
+    @dual_method
+    async def close(self) -> None:
+        """Give all back to the pool."""
+        while (connection := self._pop()) is not None:
+            await self._call(connection, give_back)
+
+    def _pop(self) -> C | None:
+        return self._idle.pop() if self._idle else None
+
+    def _put(self, connection: Any) -> bool:
+        fits = not connection.invalidated and len(self._idle) < _FEW
+        if fits:
+            self._idle.append(connection)
+        return fits
+
+    # -- in a shell ------------------------------------------------------------------------------
+
+    async def _open(self) -> C:
+        raise NotImplementedError
+
+    async def _call(self, connection: C, work: Callable[[Connection], R]) -> R:
+        raise NotImplementedError
+
+    def _has_ended(self, connection: C) -> bool:
+        raise NotImplementedError
+
+    async def _give_back_broken(self, connection: C, error: BaseException) -> None:
+        await self._call(connection, give_back)
+
+
+class Connections(ThreadClass, KeptConnections[Connection]):
+    """Connections for threads."""
+
+    def __init__(self, engine: Engine, store: Messages, *, keeps: bool) -> None:
+        super().__init__(engine, store, keeps=keeps)
         self._process = os.getpid()
         self._lock = threading.Lock()
 
-    @contextmanager
-    def lent(self) -> Iterator[Connection]:
-        connection = self._taken() or self._opened()
-        try:
-            yield connection
-        except OptilockError as error:
-            if isinstance(error, CommitOutcomeUnknown):
-                give_back(connection)
-            else:
-                self._put(connection)
-            raise
-        except BaseException:
-            give_back(connection)
-            raise
-        self._put(connection)
-
-    def _taken(self) -> Connection | None:
-        """One that is kept, and is alive: what is sent on a dead one may have got there, or not."""
-        while (connection := self._popped()) is not None:
-            if not has_ended_idle(connection):
-                return connection
-            connection.invalidate()
-            give_back(connection)
-        return None
-
-    def _popped(self) -> Connection | None:
+    def _pop(self) -> Connection | None:
         with self._lock:
-            if self._process != os.getpid():  # a fork: they are the parent's
+            if self._process != os.getpid():  # after a fork they are the parent's
                 self._idle, self._process = [], os.getpid()
-            return self._idle.pop() if self._idle else None
+            return super()._pop()
 
-    def _opened(self) -> Connection:
-        connection = opened_alone(self._engine)
-        self._store.prepare(connection)
-        return connection
-
-    def _put(self, connection: Connection) -> None:
+    def _put(self, connection: Connection) -> bool:
         with self._lock:
-            if self._keeps and not connection.invalidated and len(self._idle) < FEW:
-                self._idle.append(connection)
-                return
-        give_back(connection)
+            return super()._put(connection)
 
-    def close(self) -> None:
-        with self._lock:
-            idle, self._idle = self._idle, []
-        for connection in idle:
-            give_back(connection)
+    async def _open(self) -> Connection:
+        return open_connection(self._engine)
+
+    async def _call(self, connection: Connection, work: Callable[[Connection], R]) -> R:
+        return work(connection)
+
+    def _has_ended(self, connection: Connection) -> bool:
+        return has_ended_idle(connection)
+
+
+def open_connection(engine: Engine) -> Connection:
+    """Return a new connection in AUTOCOMMIT mode."""
+    connection = engine.connect()
+    set_options(connection, AUTOCOMMIT)
+    return connection
+
+
+# -- work that may run again ----------------------------------------------------------------------
+
+
+class RepeatableWork(Generic[R]):
+    """Work that finds out whether it was done before, so it can run twice."""
+
+    def __init__(self, work: Work[R]) -> None:
+        self._work = work
+
+    def __call__(self, connection: Connection, inside: bool) -> R:
+        return self._work(connection, inside)
+
+
+def run_once_only(unknown: str, work: Work[R]) -> Work[R]:
+    """Return work that must not run twice: if its answer is lost, it raises an error.
+
+    Raises:
+        CommitOutcomeUnknown: with the text ``unknown``.
+    """
+
+    def run(connection: Connection, inside: bool) -> R:
+        try:
+            return work(connection, inside)
+        except DBAPIError as error:
+            if inside or not _is_unanswered(error):
+                raise
+            raise CommitOutcomeUnknown(unknown) from error
+
+    return run
+
+
+def can_run_again(error: DBAPIError, work: Work[Any]) -> bool:
+    """Return whether to run work again that is undone, or finds out that it was done."""
+    if isinstance(work, RepeatableWork) and _is_unanswered(error):
+        return True
+    return not error.connection_invalidated and cause_of(error) in _CONFLICTS
+
+
+def _is_unanswered(error: DBAPIError) -> bool:
+    """Return whether a statement that commits itself may be stored in spite of the error."""
+    return not was_undone(error) and answer_unknown(error)

@@ -1,12 +1,12 @@
-"""What a queue says when a message, or its receipt, is not what the caller takes it for.
+"""The errors of a queue: a message is gone, its receipt is not valid, or it is too large.
 
 ::
 
     QueueError
-    ├── MessageNotFound (LookupError)   there is no such message (any more)         404
-    ├── ReceiptExpired                  it is another's now, or never was ours      400
+    ├── MessageNotFound (LookupError)   the message is not in the queue (any more)  404
+    ├── ReceiptExpired                  another receiver has it, or wrong receipt   400
     ├── MessageTooLarge (ValueError)    its body, or its headers                    413
-    ├── HandlerTimeout                  a worker has given up a handler (in queue.holding)
+    ├── HandlerTimeout                  a worker has given up a handler (in queue.worker_state)
     └── QueueNotFound (LookupError)     the tables are not there                    404
 
 No message, attribute or ``repr`` has a receipt, a body or a header.
@@ -23,13 +23,13 @@ __all__ = ["MessageNotFound", "MessageTooLarge", "QueueError", "QueueNotFound", 
 
 
 class QueueError(OptilockError):
-    """Root of what a queue raises, beside ``ConfigurationError``; ``status`` is that of HTTP."""
+    """Base of a queue's errors, except ``ConfigurationError``; ``status`` is that of HTTP."""
 
     status = 400
 
 
 class _OfMessages(QueueError):
-    """``ids`` are those of the messages that it is about."""
+    """An error about messages; ``ids`` are theirs."""
 
     queue: str
     ids: tuple[int, ...]
@@ -53,8 +53,8 @@ class MessageNotFound(_OfMessages, LookupError):
     def _text(self, which: str) -> str:
         return (
             f"{which} of the queue {self.queue!r} is not there: it was deleted, was moved to the"
-            " dead letters, or its time to live has ended. If it was you who deleted it, by an"
-            " earlier attempt of the same call, all is well."
+            " dead letters, or its time to live has ended. If an earlier attempt of the same call"
+            " deleted it, there is nothing to do."
         )
 
 
@@ -65,8 +65,8 @@ class ReceiptExpired(_OfMessages):
         return (
             f"The receipt for {_small(which)} of the queue {self.queue!r} is not, or not any more,"
             " in force, and nothing was done to it. Usually the work took longer than its"
-            " visibility timeout, and the message was given to somebody else, who has a receipt of"
-            " his own. Undo what was done for it, or do it in the transaction that deletes the"
+            " visibility timeout, and the message was given to another receiver, with a receipt of"
+            " its own. Undo what was done for it, or do it in the transaction that deletes the"
             " message (session=); and use a longer visibility=, or a worker, which renews it."
         )
 

@@ -1,28 +1,21 @@
-"""What goes into a queue, and what comes out of it: values.
+"""Messages, drafts and receipts; and the checks of a queue's arguments.
 
-A receipt is text that names one delivery of one message: whoever has it may delete the message, or
-keep it for longer. Like the body, it is in no ``repr``.
+A receipt is text that names one delivery of one message. With it a program may delete the message,
+or keep it for longer. Like the body, it is in no ``repr``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, TypeVar
 from uuid import UUID
 
-__all__ = [
-    "Draft",
-    "Message",
-    "Metrics",
-    "Received",
-    "Sent",
-    "filled",
-    "receipt_of",
-    "tail_of",
-    "token_of",
-]
+from optilock.errors import ConfigurationError, describe
+from optilock.queue.errors import MessageTooLarge
+from optilock.tables.queue import LONGEST
 
 T = TypeVar("T")
 
@@ -45,7 +38,7 @@ class Sent:
 
     id: int
     receipt: str | None = field(repr=False)
-    #: There is a message with this deduplication key already, and ``id`` is that one's.
+    #: ``id`` is that of an earlier message with the same deduplication key.
     duplicate: bool = False
     group: str | None = None
     dedup: str | None = None
@@ -65,7 +58,7 @@ class Message:
     receives: int
     sent_at: datetime = field(repr=False)
     expires_at: datetime | None = field(repr=False)
-    #: Until then nobody else receives it; ``None`` for a message that was only looked at.
+    #: Until then no other receiver gets it; ``None`` for a message that was only looked at.
     visible_at: datetime | None = field(repr=False)
     headers: Mapping[str, Any] = field(default_factory=dict, repr=False)
     group: str | None = None
@@ -77,8 +70,8 @@ class Message:
 class Received(list[Message]):
     """The messages of one receive.
 
-    ``expired`` are the ids of those in ``done=`` that were not deleted, because they are somebody
-    else's by now.
+    ``expired`` are the ids of messages in ``done=`` that were not deleted, because another receiver
+    has them.
     """
 
     def __init__(self, messages: Iterable[Message] = (), expired: Iterable[int] = ()) -> None:
@@ -88,22 +81,22 @@ class Received(list[Message]):
 
 @dataclass(frozen=True)
 class Metrics:
-    """How a queue is doing."""
+    """The numbers of messages of a queue."""
 
     #: Messages that can be received now.
     waiting: int
-    #: Those that somebody has received, or that are delayed.
+    #: Messages that were received and not ended, or that are delayed.
     hidden: int
     #: Dead letters.
     dead: int
-    #: Seconds for which the first of those waiting has been waiting.
+    #: Seconds since the first of the waiting messages became visible.
     oldest: float
-    #: Are the numbers exact, or is each one that is reached a "so many, or more"?
+    #: ``False``: a number that reaches the limit of counting stands for "so many, or more".
     exact: bool
 
 
-def filled(kind: type[T], **values: Any) -> T:
-    """One with all of its fields, in half the time: a frozen one sets them one after the other."""
+def build(kind: type[T], **values: Any) -> T:
+    """Return an object with all of its fields, in half the time of a frozen dataclass."""
     made = object.__new__(kind)
     vars(made).update(values)
     return made
@@ -114,12 +107,12 @@ def receipt_of(number: int, token: UUID) -> str:
 
 
 def tail_of(token: UUID) -> str:
-    """What the receipts of all end with that were sent, or received, together."""
+    """Return the common end of all receipts of one send, or one receive."""
     return f".{token.hex}"
 
 
 def token_of(number: object, receipt: object) -> UUID | None:
-    """What stands in the database for this receipt; ``None``: it is none of that message's."""
+    """Return the token of a receipt; ``None`` if it is not one of that message."""
     if not isinstance(receipt, str) or len(receipt) > 60:
         return None
     head, _, tail = receipt.partition(".")
@@ -129,3 +122,130 @@ def token_of(number: object, receipt: object) -> UUID | None:
         return UUID(hex=tail)
     except ValueError:
         return None
+
+
+# -- arguments, checked before a statement is sent -------------------------------------------------
+
+#: Seconds, or a ``timedelta``.
+Duration = float | timedelta
+
+_JSON = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode
+WEEK = 7 * 24 * 3600.0
+_YEARS = 100 * 366 * 24 * 3600.0
+#: The most messages of one receive.
+MOST = 1_000
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The options of a queue: defaults and limits of its calls."""
+
+    #: Milliseconds.
+    visibility: int
+    ttl: int | None
+    max_receives: int | None
+    dead_letters: str
+    dedup_window: int
+    max_bytes: int
+
+
+def milliseconds(name: str, value: object, *, least: float = 0, most: float = WEEK) -> int:
+    """Return the milliseconds of a duration.
+
+    Raises:
+        ConfigurationError: it is not a duration, or out of range.
+    """
+    seconds = value.total_seconds() if isinstance(value, timedelta) else value
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)):
+        raise ConfigurationError(
+            f"{name} takes seconds or a timedelta, not an object of {type(value).__name__}."
+        )
+    if not least <= seconds <= most:  # also for NaN
+        raise ConfigurationError(
+            f"{name}={seconds!r} is out of range: it goes from {least:g} to {most:g} seconds."
+        )
+    return round(seconds * 1000)
+
+
+def lifetime(value: object) -> int | None:
+    """Return the milliseconds of a message's life; ``None`` if it does not expire."""
+    return None if value is None else milliseconds("ttl", value, least=0.001, most=_YEARS)
+
+
+def check_count(name: str, value: object, *, most: int = MOST) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
+        raise ConfigurationError(f"{name} takes a whole number from 1 to {most}.")
+    return value
+
+
+def check_text(name: str, value: object, *, empty: bool = False) -> str:
+    """Return the name of a queue, a tenant or a group, or a deduplication key."""
+    good = isinstance(value, str) and len(value) <= LONGEST and "\0" not in value
+    if not good or not (value or empty) or not _is_text(value):
+        raise ConfigurationError(
+            f"{name} takes a text of 1 to {LONGEST} characters without NUL, not an object of"
+            f" {type(value).__name__} like this."
+        )
+    assert isinstance(value, str)
+    return value
+
+
+def _is_text(value: Any) -> bool:
+    try:
+        value.encode()
+    except UnicodeEncodeError:  # half of a surrogate pair
+        return False
+    return True
+
+
+def json_text(name: str, value: object, max_bytes: int) -> str:
+    """Return the value as JSON.
+
+    Raises:
+        ConfigurationError: JSON cannot express the value.
+        MessageTooLarge: it is too long. The value is not repeated.
+    """
+    try:
+        text = _JSON(value)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ConfigurationError(
+            f"The {name} of a message is JSON: dicts with text as keys, lists, text, finite"
+            f" numbers, true, false and None. This one cannot be written ({type(error).__name__})."
+        ) from None
+    if len(text) > max_bytes:
+        raise MessageTooLarge(
+            f"The {name} of a message has {len(text):,} bytes as JSON, and the queue takes"
+            f" {max_bytes:,}. Store it elsewhere and send its key, or give the queue max_bytes=."
+        )
+    return text
+
+
+def headers_text(value: object, max_bytes: int) -> str | None:
+    if value is None:
+        return None
+    if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
+        raise ConfigurationError("headers takes a mapping with text as keys.")
+    return json_text("headers", dict(value), max_bytes) if value else None
+
+
+def error_text(error: object) -> str:
+    """Return the text that is stored of an error: its class and its message."""
+    if isinstance(error, BaseException):
+        error = f"{type(error).__name__}: {error}"
+    if not isinstance(error, str):
+        raise ConfigurationError("error takes an exception or a text.")
+    return error.encode("utf-8", "replace").decode()[:2_000].replace("\0", "")
+
+
+def require_receipts(messages: Sequence[Any]) -> Sequence[Any]:
+    for message in messages:
+        if not isinstance(message, (Message, Sent)):
+            raise ConfigurationError(
+                f"This takes messages as they were received or sent, not {describe(message)}."
+            )
+        if message.receipt is None:
+            raise ConfigurationError(
+                f"The message {message.id} has no receipt: it was only looked at, or it is a"
+                " duplicate. Receive it first."
+            )
+    return messages

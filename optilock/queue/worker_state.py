@@ -1,10 +1,9 @@
-"""What a worker holds, and how it keeps it: the part of a worker that is the same for threads and
-asyncio.
+"""The messages that a worker holds, its options, and its log.
 
 A message is *held* from the receive until it is acknowledged, failed or given back, whether its
-handler runs or it only waits for its turn. Every third of the visibility timeout a heartbeat hides
-what is held for another whole one. A message is let go **before** it is given back, and never while
-a heartbeat is under way: one that came after would hide it from its next receiver.
+handler runs or has not begun. Three times in each visibility timeout, a heartbeat hides held
+messages for another whole timeout. A message is let go **before** it is given back, and never
+during a heartbeat: a later heartbeat would hide it from its next receiver.
 """
 
 from __future__ import annotations
@@ -14,19 +13,17 @@ import random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 from sqlalchemy.exc import DBAPIError
 
 from optilock.dialects.transient import commit_outcome_unknown, is_transient
 from optilock.errors import CommitOutcomeUnknown, ConfigurationError
 from optilock.queue.errors import QueueError
-from optilock.queue.limits import WEEK, Duration, count, milliseconds
-from optilock.queue.messages import Message
-
-__all__ = ["HandlerTimeout", "Held", "Settings", "backoff", "failed", "lost", "no_answer", "passes"]
+from optilock.queue.messages import Message, check_count, milliseconds
 
 _LONGEST_PAUSE = 300.0
-#: Seconds between two looks at what there is to do, while handlers run.
+#: Seconds for which the loop waits for running handlers.
 TICK = 0.2
 #: Seconds for which an acknowledgement waits for others.
 TOGETHER = 0.1
@@ -34,10 +31,10 @@ AFTER_AN_ERROR = 1.0
 IDLE = 3600.0
 
 
-def passes(error: BaseException) -> bool:
-    """Is it worth another try: what is transient, and also a database that cannot be reached.
+def can_continue_after(error: BaseException) -> bool:
+    """Return whether a worker tries again: after transient errors, and without a connection.
 
-    So is a COMMIT whose answer was lost: what a worker itself sends may be sent twice.
+    It does so after a lost answer to COMMIT, too: a worker may send its own statements twice.
     """
     if is_transient(error) or isinstance(error, CommitOutcomeUnknown):
         return True
@@ -53,7 +50,7 @@ class HandlerTimeout(QueueError):
 
 
 def backoff(receives: int) -> float:
-    """Seconds until the next attempt: 1, 2, 4 … 300, and a random part less."""
+    """Return the seconds until the next attempt: 1, 2, 4 … 300, less a random part."""
     return float(min(_LONGEST_PAUSE, 2.0 ** (receives - 1)) * random.uniform(0.5, 1))
 
 
@@ -65,44 +62,42 @@ class Settings:
     batch: int = 10
     heartbeat: bool = True
     retry: Callable[[int], float] = backoff
-    grace: float = 25.0
-    timeout: float | None = None
+    #: Seconds, as the next one; a ``timedelta`` is converted.
+    grace: Any = 25.0
+    timeout: Any = None
     signals: bool = True
 
     def __post_init__(self) -> None:
-        count("concurrency", self.concurrency)
-        count("batch", self.batch)
-        seconds("grace", self.grace)
-        if self.timeout is not None:
-            seconds("timeout", self.timeout)
+        check_count("concurrency", self.concurrency)
+        check_count("batch", self.batch)
+        for name in ("grace", "timeout"):
+            given = getattr(self, name)
+            if given is not None:
+                object.__setattr__(self, name, milliseconds(name, given) / 1000)
         if not callable(self.retry):
             raise ConfigurationError("retry takes a function: receives -> seconds.")
 
 
-def seconds(name: str, value: Duration) -> float:
-    return milliseconds(name, value, most=WEEK) / 1000
-
-
 @dataclass
-class Held:
-    """Messages that are ours at the moment."""
+class HeldMessages:
+    """The messages that a worker holds."""
 
     messages: dict[int, Message] = field(default_factory=dict)
-    #: Of those whose handler runs: since when.
+    #: Ids of messages whose handlers run, with the time of their begin.
     running: dict[int, float] = field(default_factory=dict)
 
     def take(self, messages: list[Message]) -> None:
         self.messages.update({message.id: message for message in messages})
 
     def begin(self, message: Message) -> bool:
-        """Its handler is to run; ``False``: it is not ours any more."""
+        """Note that its handler begins; return ``False`` if another receiver has the message."""
         if self.messages.get(message.id) is not message:
             return False
         self.running[message.id] = time.monotonic()
         return True
 
     def let_go(self, message: Message) -> bool:
-        """No more heartbeats for it; was it still held?"""
+        """Send no more heartbeats for it; return whether it was still held."""
         held = self.messages.get(message.id) is message
         if held:
             del self.messages[message.id]
@@ -110,11 +105,11 @@ class Held:
         return held
 
     def keep(self, there: set[int], asked: list[Message]) -> list[Message]:
-        """What a heartbeat has not found is somebody else's by now: those, let go."""
+        """Let go of the messages that a heartbeat has not found, and return them."""
         return [one for one in asked if one.id not in there and self.let_go(one)]
 
     def late(self, timeout: float | None) -> list[Message]:
-        """Those whose handlers run for too long."""
+        """Return the messages whose handlers run for too long."""
         if timeout is None:
             return []
         before = time.monotonic() - timeout
@@ -126,7 +121,7 @@ class Held:
 _log = logging.getLogger("optilock.queue")
 
 
-def failed(queue: str, message: Message, error: BaseException) -> None:
+def log_failure(queue: str, message: Message, error: BaseException) -> None:
     _log.warning(
         "The handler of the queue %s failed on message %s (delivery %s): %s",
         queue,
@@ -136,14 +131,14 @@ def failed(queue: str, message: Message, error: BaseException) -> None:
     )
 
 
-def lost(queue: str, number: int) -> None:
+def log_lost(queue: str, number: int) -> None:
     _log.warning(
-        "Message %s of the queue %s was handled, and is somebody else's by now: its visibility"
+        "Message %s of the queue %s was handled, but another receiver has it by now: its visibility"
         " timeout was over.",
         number,
         queue,
     )
 
 
-def no_answer(queue: str, error: BaseException) -> None:
+def log_no_answer(queue: str, error: BaseException) -> None:
     _log.warning("The queue %s does not answer: %s", queue, type(error).__name__)

@@ -7,14 +7,14 @@
 
     UnitOfWork(SessionLocal, on_conflict=merge_fields(together=[("start", "end")]))
 
-Of a booking from 1 to 10 we move the start to 9, and somebody else moves the end to 2. Each of us
-keeps the rule, and a merge of the columns would store 9 to 2. Here both columns are in
+We move the start of a booking from 1 to 10 to 9, and another transaction moves the end to 2. Each
+change keeps the rule, and a merge of the columns would store 9 to 2. Here both columns are in
 ``entry.conflicting``, and `merge_fields` refuses. It is a conflict if the merge would join one of
-our columns with one of theirs, in a combination that neither side has written. Of a column that we
-have not loaded nobody can say that they left it alone, so it counts as theirs.
+our columns with one of theirs, in a combination that neither side has written. A column that we
+have not loaded counts as changed by the other side.
 
 A group is a collection of names of columns, composites or synonyms. The columns of a composite are
-one value, and belong together by themselves. Subclasses add groups; groups that overlap are one.
+one value, and always belong together. Subclasses add groups. Groups that overlap are one.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from sqlalchemy.orm import CompositeProperty, Mapper, SynonymProperty
 from optilock.errors import Computed, ConfigurationError, Entry
 from optilock.mapped import facts
 
-Together = Collection[Collection[str]]
+GroupNames = Collection[Collection[str]]
 Groups = tuple[frozenset[str], ...]
 
 
@@ -44,16 +44,16 @@ class Sides(Protocol):
     def changes(self) -> Mapping[str, Any]: ...
 
 
-def as_one(
+def conflicting_together(
     groups: Iterable[frozenset[str]],
     sides: Sides,
     stored: Mapping[str, Any],
     same: Callable[[str, Any, Any], bool],
     remade: Collection[str] = (),
 ) -> frozenset[str]:
-    """The columns of the groups that cannot be merged: each side has changed some of them.
+    """Return the columns of the groups that cannot be merged: each side has changed some of them.
 
-    ``remade`` are columns that both sides changed and that get a value of neither.
+    ``remade`` are columns that both sides changed, and whose new value is that of neither side.
     """
 
     def equal(name: str, values: Mapping[str, Any]) -> bool:
@@ -76,8 +76,8 @@ def as_one(
     return frozenset(found)
 
 
-def groups_in(entry: Entry[Any], together: Together) -> Iterator[list[str]]:
-    """The groups, in the attributes that a row of the entry's class has.
+def groups_in(entry: Entry[Any], together: GroupNames) -> Iterator[list[str]]:
+    """Yield the groups, as attributes that a row of the entry's class has.
 
     Raises:
         ConfigurationError: the class has one name of a group, and no class of its hierarchy has
@@ -100,16 +100,16 @@ def _behind(mapper: Mapper[Any] | None, entry: Entry[Any], name: str) -> list[st
 
 
 def _check_line(mapper: Mapper[Any], what: str, name: str) -> None:
-    reasons = [why_not(one, name) for one in mapper.base_mapper.self_and_descendants]
+    reasons = [reason_not_merged(one, name) for one in mapper.base_mapper.self_and_descendants]
     if None not in reasons:
         raise _never(mapper, what, name, str(reasons[0]))
 
 
-# -- what is refused, and when ---------------------------------------------------------------------
+# -- refused values --------------------------------------------------------------------------------
 
 
 def check_together(value: Any, what: str) -> tuple[tuple[str, ...], ...]:
-    """The groups, if that is what ``value`` holds; ``ConfigurationError`` otherwise."""
+    """Return the groups in ``value``; raise ``ConfigurationError`` if it does not hold groups."""
     if _is_collection(value) and all(_is_group(group) for group in value):
         return tuple(tuple(group) for group in value)
     raise ConfigurationError(
@@ -130,7 +130,7 @@ def _is_collection(value: Any) -> bool:
 def check_declared(mapper: Mapper[Any], cls: type[Any], ignored: Collection[str] = ()) -> None:
     """Refuse a ``__merge_together__`` with a name that no merge of ``cls`` can meet.
 
-    What a mapped class above it has declared was looked at there.
+    The declarations of a mapped class above it were checked there.
     """
     for declaring in cls.__mro__:
         own = vars(declaring)
@@ -143,16 +143,16 @@ def check_declared(mapper: Mapper[Any], cls: type[Any], ignored: Collection[str]
 
 
 def _check_name(mapper: Mapper[Any], name: str, what: str, ignored: Collection[str]) -> None:
-    why = why_not(mapper, name, ignored)
+    why = reason_not_merged(mapper, name, ignored)
     if why is not None:
         raise _never(mapper, what, name, why)
 
 
-def why_not(mapper: Mapper[Any], name: str, ignored: Collection[str] = ()) -> str | None:
-    """Why no merge can meet the attribute; ``None`` if it can."""
+def reason_not_merged(mapper: Mapper[Any], name: str, ignored: Collection[str] = ()) -> str | None:
+    """Return the reason why no merge can meet the attribute; ``None`` if it can."""
     attribute: Any = mapper.get_property(name) if mapper.has_property(name) else None
     if isinstance(attribute, SynonymProperty):
-        return why_not(mapper, attribute.name, ignored)
+        return reason_not_merged(mapper, attribute.name, ignored)
     if isinstance(attribute, CompositeProperty):
         return None
     column = next(iter(getattr(attribute, "columns", ())), None)
@@ -170,7 +170,7 @@ def why_not(mapper: Mapper[Any], name: str, ignored: Collection[str] = ()) -> st
 def _never(mapper: Mapper[Any], what: str, name: str, why: str) -> ConfigurationError:
     # column_attrs would configure all mappers, too early
     columns = mapper.columns.items()
-    known = sorted(other for other, _ in columns if why_not(mapper, other) is None)
+    known = sorted(other for other, _ in columns if reason_not_merged(mapper, other) is None)
     meant = difflib.get_close_matches(name, known, 1)
     guess = f" {meant[0]!r} was probably meant." if meant else ""
     return ConfigurationError(

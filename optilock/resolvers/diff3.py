@@ -35,8 +35,6 @@ from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 
-__all__ = ["in_style_of", "plain"]
-
 Elements = Sequence[Hashable]
 
 
@@ -45,7 +43,7 @@ class TooMuchWork(Exception):
 
 
 class Effort:
-    """How many comparisons may still be made; one merge shares one."""
+    """The number of comparisons that may still be made; one merge shares one."""
 
     def __init__(self, steps: int) -> None:
         self.left = steps
@@ -69,7 +67,7 @@ class Chunk:
 def chunks(
     original: Elements, current: Elements, database: Elements, effort: Effort
 ) -> Iterator[Chunk]:
-    """The three sequences, cut into pieces that can be settled one by one, in order.
+    """Cut the three sequences into pieces that can be settled one by one, and yield them in order.
 
     Raises :class:`TooMuchWork` when ``effort`` is used up.
     """
@@ -88,7 +86,7 @@ def chunks(
 
 
 def _kept(original: Elements, side: Elements, effort: Effort) -> dict[int, int]:
-    """Index in the original -> index in the side, for every element that the side has kept."""
+    """Map indexes of the original to indexes of the side, for elements that the side has kept."""
     head, tail = common_ends(original, side)
     end, shift = len(original) - tail, len(side) - len(original)
     kept = {i: i for i in range(head)}
@@ -99,7 +97,7 @@ def _kept(original: Elements, side: Elements, effort: Effort) -> dict[int, int]:
 
 
 def common_ends(a: Elements, b: Elements) -> tuple[int, int]:
-    """How many elements both begin with, and how many of the others both end with."""
+    """Return the number of elements that both begin with, and of the others that both end with."""
     shorter = min(len(a), len(b))
     head = next((i for i in range(shorter) if a[i] != b[i]), shorter)
     rest = shorter - head
@@ -107,7 +105,9 @@ def common_ends(a: Elements, b: Elements) -> tuple[int, int]:
 
 
 def _matches(a: Elements, b: Elements, effort: Effort) -> Iterator[tuple[int, int, int]]:
-    """What ``SequenceMatcher.get_matching_blocks`` finds, in any order, paid from ``effort``.
+    """Yield the blocks of ``SequenceMatcher.get_matching_blocks``, in any order.
+
+    They are paid from ``effort``.
 
     Its own loop cannot be stopped, and on repetitive input (every second line is blank, all
     others differ) it takes cubic time.
@@ -135,22 +135,22 @@ _LINES = re.compile(r"[^\r\n]*(?:\r\n|\n|\r)|[^\r\n]+")
 _STEPS = 1_000_000
 
 
-def plain(text: str) -> str:
-    """The text with LF at the end of each line."""
+def normalize_line_ends(text: str) -> str:
+    """Return the text with LF at the end of each line."""
     return text.replace("\r\n", "\n").replace("\r", "\n") if "\r" in text else text
 
 
-def in_style_of(text: str, stored: str, before: str = "") -> str:
-    """The text with the line ends of ``stored``; where that has one line, with those of ``before``.
+def restore_line_ends(text: str, stored: str, before: str = "") -> str:
+    """Return the text with the line ends of ``stored``, or of ``before`` if ``stored`` is one line.
 
-    A text that differs from the stored one by nothing else is the stored one. Where neither has a
+    A text that differs from the stored one by line ends only is the stored one. Where neither has a
     line end, it is LF.
     """
     ends = Counter(_ENDS.findall(stored)) or Counter(_ENDS.findall(before))
     usual = ends.most_common(1)[0][0] if ends else "\n"
     if len(ends) > 1 and stored:
-        return _line_by_line(plain(text), stored, usual)
-    return _ended(plain(text), usual)
+        return _line_by_line(normalize_line_ends(text), stored, usual)
+    return _ended(normalize_line_ends(text), usual)
 
 
 def _ended(text: str, end: str) -> str:
@@ -159,7 +159,7 @@ def _ended(text: str, end: str) -> str:
 
 def _line_by_line(text: str, stored: str, usual: str) -> str:
     there = _LINES.findall(stored)
-    before, after = [plain(line) for line in there], _LINES.findall(text)
+    before, after = [normalize_line_ends(line) for line in there], _LINES.findall(text)
     if before == after:
         return stored
     found: list[str] = []

@@ -1,8 +1,8 @@
 """Field policies: one value out of three, or :class:`~optilock.errors.CannotMerge`.
 
-Two transactions have read the same value and changed it. A policy gets what both had read
-(``original``), what this one wants (``current``) and what the other one has stored
-(``database``), and returns the value that keeps both changes::
+Two transactions have read the same value and changed it. A policy gets the value that both had
+read (``original``), the one that this transaction wants (``current``), and the one that the other
+transaction has stored (``database``). It returns the value that keeps both changes::
 
     >>> from optilock.resolvers.merge import add_delta, merge_json, merge_set, merge_text
     >>> add_delta(100, 70, 150)                      # we took 30, they added 50
@@ -14,16 +14,16 @@ Two transactions have read the same value and changed it. A policy gets what bot
     >>> merge_json({"a": 1, "b": 1}, {"a": 2, "b": 1}, {"a": 1})
     {'a': 2}
 
-The rule: a change of one side is never dropped and never mixed with another into something that
-neither wrote. Where that cannot be had, the policy raises ``CannotMerge``, and the conflict goes to
-the caller. Its message says where, never what: values do not belong in logs.
+The rule: a change of one side is never dropped and never mixed with another into a value that
+neither wrote. Where that is impossible, the policy raises ``CannotMerge``, and the conflict goes to
+the caller. Its message names the place, never the values: values do not belong in logs.
 
 Any callable ``(original, current, database) -> value`` is a policy: ``max`` is one. Policies are
 given to :func:`~optilock.resolvers.rules.per_field`.
 
-Edges: where one side left the value alone, the other side is the answer; equal changes are that
-value, but for :func:`add_delta`, where two additions of 1 are an addition of 2. ``None`` is not a
-number, a set or a text: nobody can say what adding to it means.
+Edges: where one side left the value unchanged, the other side is the answer. Equal changes are that
+value, except for :func:`add_delta`, where two additions of 1 are an addition of 2. ``None`` is not
+a number, a set or a text, so nothing can be added to it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,14 @@ from decimal import Overflow as DecimalOverflow
 from typing import Any
 
 from optilock.errors import CannotMerge
-from optilock.resolvers.diff3 import Chunk, Effort, TooMuchWork, chunks, in_style_of, plain
+from optilock.resolvers.diff3 import (
+    Chunk,
+    Effort,
+    TooMuchWork,
+    chunks,
+    normalize_line_ends,
+    restore_line_ends,
+)
 
 FieldPolicy = Callable[[Any, Any, Any], Any]
 
@@ -49,12 +56,11 @@ _EXACT = Context(prec=1000, traps=[DivisionByZero, Inexact, InvalidOperation, De
 
 
 def add_delta(original: Any, current: Any, database: Any) -> Any:
-    """Their number plus our change: ``database + (current - original)``.
+    """Return their number plus our change: ``database + (current - original)``.
 
-    For int, float, Decimal and timedelta; an int may stand beside a float or a Decimal. Integers,
-    decimals and time spans are added exactly, floats are rounded once, at the end. Raises
-    ``CannotMerge`` for ``None``, for anything else that is not such a number (a bool is not), and
-    for infinities and NaN.
+    For int, float, Decimal and timedelta. An int may be combined with a float or a Decimal.
+    Integers, decimals and time spans are added exactly, floats are rounded once, at the end. Raises
+    ``CannotMerge`` for ``None``, for any other type (also bool), and for infinities and NaN.
     """
     values = (original, current, database)
     kinds = {_kind_of_number(value) for value in values}
@@ -81,7 +87,7 @@ def _kind_of_number(value: Any) -> type[Any]:
                 raise CannotMerge("add_delta cannot add to infinity or NaN")
             return kind
     if value is None:
-        raise CannotMerge("add_delta cannot add to NULL: nobody can say what it counted")
+        raise CannotMerge("add_delta cannot merge NULL: there is no number to add to")
     raise CannotMerge(f"add_delta cannot add {_named(value)}")
 
 
@@ -113,7 +119,7 @@ def _rounded_sum(original: float, current: float, database: float) -> float:
 
 
 def merge_set(original: Any, current: Any, database: Any) -> Any:
-    """Their elements, without those that we removed, and with those that we added.
+    """Return their elements, without those that we removed, and with those that we added.
 
     For sets and frozensets, and for lists and tuples that are used as sets: the stored order
     stays, our additions follow in our order. The result has the type of ``database``. Raises
@@ -154,37 +160,41 @@ def _set_type(value: Any) -> Callable[[Iterable[Any]], Any]:
 
 # -- text ------------------------------------------------------------------------------------------
 
-#: Comparisons in one merge: about half a second of CPU time. Rows are locked meanwhile.
+#: Comparisons in one merge: about half a second of CPU time. Rows are locked for that time.
 _STEPS = 5_000_000
 
 LINES = re.compile(r"[^\n]*\n|[^\n]+")
-#: A word is what stands between white space ("10.50" is one word), with the space that follows it.
+#: A word is the text between white space ("10.50" is one word), with the space that follows it.
 WORDS = re.compile(r"\S+\s*|\s+")
 
 
 def merge_text(original: str, current: str, database: str) -> str:
-    """Both edits of a text: line by line, and word by word where both changed the same lines.
+    """Merge both edits of a text line by line, and word by word where both changed the same lines.
 
     Two edits clash when no unchanged line, or inside changed lines no unchanged word, lies between
-    them; then ``CannotMerge`` is raised, as it is for anything that is not a ``str``, and for texts
-    so long and so repetitive that comparing them would take more than about half a second.
+    them. Then ``CannotMerge`` is raised, as it is for values that are no ``str``, and for texts so
+    long and so repetitive that comparing them would take more than about half a second.
 
-    The ends of lines are no difference, because browsers send CR and LF whatever they were shown;
-    the result has those of ``database`` (:mod:`optilock.resolvers.diff3`).
+    Line ends are no difference, because browsers send CR and LF whichever they received. The result
+    has those of ``database`` (:mod:`optilock.resolvers.diff3`).
     """
     for value in (original, current, database):
         if not isinstance(value, str):
             raise CannotMerge(f"merge_text cannot merge {_named(value)}")
-    before, ours, theirs = plain(original), plain(current), plain(database)
+    before, ours, theirs = (
+        normalize_line_ends(original),
+        normalize_line_ends(current),
+        normalize_line_ends(database),
+    )
     if ours in (before, theirs):
         return database
     merged = ours if theirs == before else _merged_text(before, ours, theirs)
-    return in_style_of(merged, database, original)
+    return restore_line_ends(merged, database, original)
 
 
 def _merged_text(*texts: str) -> str:
     try:
-        return merged_lines(*texts, settle=_refused)
+        return merge_lines(*texts, settle=_refused)
     except TooMuchWork:
         raise CannotMerge("merge_text: the texts are too long and too repetitive") from None
 
@@ -193,10 +203,10 @@ def _refused(clash: Chunk) -> list[str]:
     raise CannotMerge(f"merge_text: both sides changed the text at line {clash.start + 1}")
 
 
-def merged_lines(
+def merge_lines(
     original: str, current: str, database: str, *, settle: Callable[[Chunk], list[str]]
 ) -> str:
-    """Three texts with LF as one; ``settle`` makes the lines where the same words were changed.
+    """Merge three texts with LF; ``settle`` makes the lines where the same words were changed.
 
     Raises :class:`~optilock.resolvers.diff3.TooMuchWork`.
     """
@@ -231,7 +241,7 @@ def _joined(pieces: Sequence[Any]) -> str:
 def _merged(
     sides: list[list[str]], effort: Effort, settle: Callable[[Chunk], list[str]]
 ) -> list[str]:
-    """The pieces of the merged text; ``settle`` is asked where both sides changed a chunk."""
+    """Return the pieces of the merged text; ``settle`` merges a chunk that both sides changed."""
     original, current, database = sides
     merged: list[Any] = []
     for chunk in chunks(original, current, database, effort):
@@ -255,12 +265,13 @@ _ABSENT = _Absent()
 
 
 def merge_json(original: Any, current: Any, database: Any) -> Any:
-    """Both changes of a JSON value, member by member.
+    """Merge both changes of a JSON value, member by member.
 
-    Equal values are kept (``1`` is not ``True``, and not ``1.0``); where one side is unchanged, the
-    other is taken; objects are merged by member, and removing a member is a change of it; arrays
-    are values: who changed one replaced it. Anything else raises ``CannotMerge`` with the place as
-    a JSON Pointer (RFC 6901). The stored order of members stays, our additions follow.
+    Equal values are kept (``1`` is not ``True``, and not ``1.0``). Where one side is unchanged, the
+    other is taken. Objects are merged by member, and removing a member is a change of it. An array
+    is one value, and a side that changed it replaced it. Any other change by both sides raises
+    ``CannotMerge`` with the place as a JSON Pointer (RFC 6901). The stored order of members stays,
+    our additions follow.
     """
     try:
         return _merge_json(original, current, database, "")

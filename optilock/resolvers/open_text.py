@@ -1,11 +1,11 @@
-"""A merged text in which the places that both have changed are still open, for a person to settle.
+"""A merged text whose open places, which both sides changed, are left for a person to settle.
 
-Of such a place the text has both sides, each below a mark (:data:`MARKS`): a line of its own, as
-programs for versions write it. Every other edit is in its place, whoever made it. A text whose
-marks are still there is not to be stored: :func:`open_lines` finds them. A text that had such lines
-before may keep them.
+An open place holds both sides, each below a mark (:data:`MARKS`): a line of its own, as version
+control programs write it. Every other edit is merged, whichever side made it. A text with marks
+must not be stored: :func:`lines_with_marks` finds them. A text that had such lines before may keep
+them.
 
-Without a text that both began from, each line that differs is such a place.
+Without a common original, each line that differs is an open place.
 """
 
 from __future__ import annotations
@@ -13,10 +13,15 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from optilock.resolvers.diff3 import Chunk, Effort, TooMuchWork, chunks, common_ends, plain
-from optilock.resolvers.merge import LINES, merged_lines
-
-__all__ = ["MARKS", "Place", "merge_open", "open_lines", "places_in"]
+from optilock.resolvers.diff3 import (
+    Chunk,
+    Effort,
+    TooMuchWork,
+    chunks,
+    common_ends,
+    normalize_line_ends,
+)
+from optilock.resolvers.merge import LINES, merge_lines
 
 #: Before ours, between both, and after theirs; each is a line of its own.
 MARKS = ("<<<<<<< yours, not saved", "======= theirs, stored", ">>>>>>> end")
@@ -34,27 +39,27 @@ class Place:
     theirs: str
 
 
-def merge_open(base: str | None, yours: str, theirs: str) -> str:
-    """The merge of both texts, with LF, and with marks around what both have changed."""
-    ours, others = _ended(plain(yours)), _ended(plain(theirs))
+def merge_with_marks(base: str | None, yours: str, theirs: str) -> str:
+    """Merge both texts, with LF, and with marks around places that both have changed."""
+    ours, others = _ended(normalize_line_ends(yours)), _ended(normalize_line_ends(theirs))
     try:
-        merged = _merged(None if base is None else _ended(plain(base)), ours, others)
+        merged = _merged(None if base is None else _ended(normalize_line_ends(base)), ours, others)
     except TooMuchWork:
         merged = "".join(_block(Chunk(0, [], LINES.findall(ours), LINES.findall(others))))
     sides = [not text or text.endswith(("\n", "\r")) for text in (yours, theirs, base or "")]
-    whole = sides[1] if sides[0] is sides[2] else sides[0]  # whoever has changed it
+    whole = sides[1] if sides[0] is sides[2] else sides[0]  # the side that changed it
     marked = merged.endswith(f"{MARKS[2]}\n")
     return merged if whole or marked else merged.removesuffix("\n")
 
 
 def _ended(text: str) -> str:
-    """With an end of its last line, which is no difference to anybody, and a mark may follow it."""
+    """Return the text with an end of its last line: no difference, and a mark may follow it."""
     return text if text.endswith("\n") or not text else f"{text}\n"
 
 
 def _merged(base: str | None, ours: str, theirs: str) -> str:
     if base is not None:
-        return merged_lines(base, ours, theirs, settle=_block)
+        return merge_lines(base, ours, theirs, settle=_block)
     before, after = LINES.findall(theirs), LINES.findall(ours)
     found: list[str] = []
     for chunk in chunks(before, after, before, Effort(_STEPS)):
@@ -64,7 +69,7 @@ def _merged(base: str | None, ours: str, theirs: str) -> str:
 
 
 def _block(clash: Chunk) -> list[str]:
-    """Without the lines that both sides begin with, and end with."""
+    """Return both sides with marks, without the lines that both begin with or end with."""
     ours, theirs = [*map(str, clash.current)], [*map(str, clash.database)]
     head, tail = common_ends(ours, theirs)
     before, middle, after = (f"{mark}\n" for mark in MARKS)
@@ -79,12 +84,15 @@ def _block(clash: Chunk) -> list[str]:
     ]
 
 
-def open_lines(text: str, before: str = "") -> list[int]:
-    """Which lines are marks that the text ``before`` did not have; they count from 1."""
+def lines_with_marks(text: str, before: str = "") -> list[int]:
+    """Return the numbers, from 1, of lines with a mark that the text ``before`` did not have."""
     if not any(mark in text for mark in MARKS):
         return []
-    known = Counter(filter(None, map(_mark, plain(before).split("\n"))))
-    found = [(number, _mark(line)) for number, line in enumerate(plain(text).split("\n"), 1)]
+    known = Counter(filter(None, map(_mark, normalize_line_ends(before).split("\n"))))
+    found = [
+        (number, _mark(line))
+        for number, line in enumerate(normalize_line_ends(text).split("\n"), 1)
+    ]
     there = Counter(mark for _, mark in found if mark)
     return [number for number, mark in found if mark and there[mark] > known[mark]]
 
@@ -94,18 +102,18 @@ def _mark(line: str) -> str | None:
 
 
 def places_in(text: str) -> list[Place]:
-    """The whole places of a text, in their order."""
+    """Return the whole open places of a text, in their order."""
     found: list[Place] = []
     begin, mark_before = 0, None
     sides: dict[str, list[str]] = {}
-    for number, line in enumerate(plain(text).split("\n"), 1):
+    for number, line in enumerate(normalize_line_ends(text).split("\n"), 1):
         mark = _mark(line)
         if mark == MARKS[0]:
             begin, sides = number, {mark: []}
         elif mark == MARKS[1] and mark_before == MARKS[0]:
             sides[mark] = []
         elif mark == MARKS[2] and mark_before == MARKS[1] and len(sides) == 2:
-            yours, theirs = ("\n".join(side) for side in sides.values())
+            yours, theirs = map("\n".join, sides.values())
             found.append(Place(begin, yours, theirs))
         elif mark is None and mark_before in sides:
             sides[str(mark_before)].append(line)

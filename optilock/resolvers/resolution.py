@@ -1,8 +1,8 @@
-"""What is decided about a conflict: by a resolver, or by a policy for deletes.
+"""Decisions about a conflict: by a resolver, or by a policy for deletes.
 
-A resolver answers with a :class:`Resolution`, and :func:`check_resolution` says whether that can be
-carried out. How strict a delete is about a row that somebody else changed or deleted first is an
-:class:`OnDelete`::
+A resolver returns a :class:`Resolution`, and :func:`check_resolution` raises if it cannot be
+carried out. An :class:`OnDelete` is the policy for deletes of a row that another transaction
+changed or deleted first::
 
     class Draft(Versioned, Base):
         __on_delete__ = OnDelete.IGNORE_GONE
@@ -11,20 +11,20 @@ carried out. How strict a delete is about a row that somebody else changed or de
     watch(SessionLocal, on_delete={Draft: OnDelete.IGNORE_VERSION, Invoice: OnDelete.STRICT})
 
 ==================  ==============================  ==============================
-\\                   somebody else changed the row   somebody else deleted the row
+\\                   another one changed the row     another one deleted the row
 ==================  ==============================  ==============================
 `STRICT`            a conflict                      a conflict
 `IGNORE_GONE`       a conflict                      nothing left to do
 `IGNORE_VERSION`    deleted all the same            nothing left to do
 ==================  ==============================  ==============================
 
-A conflict goes to the resolver; without a resolver it comes out as ``ConcurrencyError``. Where the
-table says that there is no conflict, no resolver is asked. The unit's policy goes first, then the
-class's, then ``STRICT``.
+A conflict goes to the resolver; without a resolver it is raised as ``ConcurrencyError``. Where the
+table has no conflict, no resolver is called. The unit's policy comes first, then the class's, then
+``STRICT``.
 
-A delete still carries its version: only a row that missed is looked at, so a policy costs nothing
-where nobody interferes. Where the database itself ends the transaction (see
-``docs/isolation.md``) nothing can be ignored; the unit runs again, and reads what there is.
+A delete still carries its version: only a row that missed is read again, so a policy costs nothing
+without a conflict. Where the database itself ends the transaction (see ``docs/isolation.md``)
+nothing can be ignored. Then the unit runs again, and reads the rows as they are.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ Decision = Literal["write", "overwrite", "keep_database", "reject"]
 
 @dataclass(frozen=True)
 class Resolution:
-    """What a resolver decided about one entry. Use the four functions below to make one."""
+    """A resolver's decision about one entry. Use the four functions below to make one."""
 
     decision: Decision
     values: Mapping[str, Any] = field(default_factory=dict)
@@ -68,7 +68,7 @@ class Resolution:
         return hash((self.decision, frozenset(self.values)))
 
     def __repr__(self) -> str:
-        """Names the attributes that it writes, and shows no values: logs quote it."""
+        """Return the names of the attributes that it writes, without values: logs quote it."""
         said = [", ".join(self.values)] if self.values else []
         said += [f"reason={self.reason!r}"] if self.reason is not None else []
         return f"<Resolution: {' '.join([self.decision, *said])}>"
@@ -78,7 +78,7 @@ class Resolution:
 
     @classmethod
     def write(cls, values: Mapping[str, Any] | None = None) -> Resolution:
-        """These attributes get these values; all others come from the side that changed them.
+        """Write these values; all other attributes come from the side that changed them.
 
         Every attribute in ``entry.conflicting`` must be named; those that belong together are in it
         as one. A deleted row is inserted again; a row that we wanted to delete is kept and written.
@@ -95,7 +95,7 @@ class Resolution:
 
     @classmethod
     def keep_database(cls) -> Resolution:
-        """Drop our edits and take what is stored."""
+        """Drop our edits and take the stored row."""
         return cls("keep_database")
 
     @classmethod
@@ -114,15 +114,15 @@ _WHAT_TO_RETURN = (
 )
 
 
-def choose(on_conflict: OnConflict, model: type[Any]) -> Resolver | None:
-    """The resolver that ``on_conflict`` has for rows of ``model``: the nearest class's, or none."""
+def choose_resolver(on_conflict: OnConflict, model: type[Any]) -> Resolver | None:
+    """Return the resolver in ``on_conflict`` for ``model``: the nearest class's, or ``None``."""
     if not isinstance(on_conflict, Mapping):
         return on_conflict
     return nearest(on_conflict, model)
 
 
 def nearest(by_class: Mapping[type[Any], T], model: type[Any]) -> T | None:
-    """What a mapping of classes holds for ``model``, or for the nearest class above it."""
+    """Return the value of a mapping of classes for ``model``, or for the nearest class above it."""
     return next((by_class[cls] for cls in model.__mro__ if cls in by_class), None)
 
 
@@ -136,7 +136,7 @@ def check_classes(option: str, value: Mapping[Any, Any], example: str) -> None:
 
 
 def check_resolution(value: Any, entry: Entry[Any]) -> Resolution:
-    """``value``, if it is a decision that can be carried out; ``ConfigurationError`` otherwise."""
+    """Return ``value`` if it can be carried out; raise ``ConfigurationError`` if not."""
     model = entry.model.__name__
     if not isinstance(value, Resolution):
         raise ConfigurationError(
@@ -176,11 +176,11 @@ def _check_values(values: Mapping[str, Any], entry: Entry[Any], model: str) -> N
 
 
 class OnDelete(Enum):
-    """What a delete does when its row is not as it was read."""
+    """The behaviour of a delete when its row is not as it was read."""
 
     #: The row must be there, in the version that was read.
     STRICT = "strict"
-    #: Already deleted by somebody else is as good as deleted by us.
+    #: A row that another transaction has deleted counts as deleted by us.
     IGNORE_GONE = "ignore_gone"
     #: Delete whatever is stored; already deleted is fine, too.
     IGNORE_VERSION = "ignore_version"
@@ -190,8 +190,8 @@ class OnDelete(Enum):
 DeletePolicies = OnDelete | Mapping[type[Any], OnDelete] | None
 
 
-def settled_by_policy(entry: Entry[Any], on_delete: DeletePolicies) -> Resolution | None:
-    """What the policy decides about a row that missed; ``None`` where it is a conflict."""
+def decide_by_policy(entry: Entry[Any], on_delete: DeletePolicies) -> Resolution | None:
+    """Return the policy's decision about a row that missed; ``None`` where it is a conflict."""
     if entry.action != "delete":
         return None
     policy = policy_for(entry.model, on_delete)
@@ -203,14 +203,14 @@ def settled_by_policy(entry: Entry[Any], on_delete: DeletePolicies) -> Resolutio
 
 
 def policy_for(model: type[Any], on_delete: DeletePolicies) -> OnDelete:
-    """The unit's policy, else the class's own, else ``STRICT``."""
+    """Return the unit's policy, else the class's own, else ``STRICT``."""
     given = nearest(on_delete, model) if isinstance(on_delete, Mapping) else on_delete
     own = getattr(model, "__on_delete__", None)
     return given or (own if isinstance(own, OnDelete) else OnDelete.STRICT)
 
 
 def check_on_delete(value: Any) -> DeletePolicies:
-    """``value``, if ``on_delete=`` can take it; ``ConfigurationError`` otherwise."""
+    """Return ``value``, if ``on_delete=`` can take it; raise ``ConfigurationError`` if not."""
     if value is None:
         return None
     if not isinstance(value, Mapping):
@@ -222,7 +222,7 @@ def check_on_delete(value: Any) -> DeletePolicies:
 
 
 def check_policy(value: Any, what: str) -> OnDelete:
-    """``value``, if it is a policy; ``ConfigurationError`` otherwise."""
+    """Return ``value``, if it is a policy; raise ``ConfigurationError`` if not."""
     if isinstance(value, OnDelete):
         return value
     raise ConfigurationError(

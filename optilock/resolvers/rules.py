@@ -1,8 +1,8 @@
-"""Resolvers: what to do with a row that somebody else changed first.
+"""Resolvers: functions that settle a conflict with another transaction's change of a row.
 
 A resolver is a function of one :class:`~optilock.errors.Entry`, which has the three values of every
 column, and it returns a :class:`~optilock.resolvers.resolution.Resolution`. It runs in the
-transaction that met the conflict, and what it decides is written there::
+transaction that met the conflict, and its decision is written there::
 
     UnitOfWork(SessionLocal, on_conflict=merge_fields)
     UnitOfWork(SessionLocal, on_conflict={Page: per_field(body=merge_text), Account: reject})
@@ -19,11 +19,11 @@ transaction that met the conflict, and what it decides is written there::
 `reject`          refuses                         refuses                  refuses
 ================  ==============================  =======================  =======================
 
-To refuse is to let the ``ConcurrencyError`` out. Where both deleted the row there is nothing left
+To refuse means to raise the ``ConcurrencyError``. Where both deleted the row there is nothing left
 to do, and all but `reject` do it. A row that was only to be verified has no change of ours to
 choose: all refuse.
 
-One's own resolver has every value at hand, and may refuse::
+A resolver of your own gets every value, and may refuse::
 
     def higher_bid_wins(entry: Entry[Auction]) -> Resolution:
         if entry.conflicting != {"bid"}:
@@ -33,9 +33,9 @@ One's own resolver has every value at hand, and may refuse::
 A merge of columns can break a rule between two of them. Where the class or the resolver says that
 they belong together, they conflict as one: see :mod:`optilock.resolvers.column_groups`.
 
-Two writers that store *equal* values are no conflict: nobody's value is lost. A counter is
+Two writers that store *equal* values are no conflict: no value is lost. A counter is
 different: two additions of 1 are one addition of 2. Give it a policy,
-``per_field(views=add_delta)``, which is asked whenever both sides changed the attribute.
+``per_field(views=add_delta)``, which is called whenever both sides changed the attribute.
 """
 
 from __future__ import annotations
@@ -52,8 +52,14 @@ from sqlalchemy import inspect as inspect_class
 from sqlalchemy.orm import Mapper
 
 from optilock.errors import CannotMerge, Computed, ConfigurationError, Entry
-from optilock.mapped import facts, joined
-from optilock.resolvers.column_groups import Together, as_one, check_together, groups_in, why_not
+from optilock.mapped import facts, joined_groups
+from optilock.resolvers.column_groups import (
+    GroupNames,
+    check_together,
+    conflicting_together,
+    groups_in,
+    reason_not_merged,
+)
 from optilock.resolvers.merge import FieldPolicy
 from optilock.resolvers.resolution import OnConflict, Resolution, Resolver, check_classes
 from optilock.serialize import is_equal
@@ -62,7 +68,7 @@ from optilock.serialize import is_equal
 
 
 def client_wins(entry: Entry[Any]) -> Resolution:
-    """Ours: our changed columns over theirs, our delete, or the row inserted again.
+    """Keep ours: our changed columns over theirs, our delete, or the row inserted again.
 
     Columns that only they changed stay theirs, unless they belong together with one of ours.
     """
@@ -70,25 +76,25 @@ def client_wins(entry: Entry[Any]) -> Resolution:
 
 
 def store_wins(entry: Entry[Any]) -> Resolution:
-    """Theirs: our edits are dropped, a deleted row stays deleted, one we deleted is kept."""
+    """Keep theirs: our edits are dropped, a deleted row stays deleted, one we deleted is kept."""
     return _without_choice(entry) or Resolution.keep_database()
 
 
 @overload
 def merge_fields(entry: Entry[Any]) -> Resolution: ...
 @overload
-def merge_fields(*, together: Together) -> PerField: ...
+def merge_fields(*, together: GroupNames) -> PerField: ...
 def merge_fields(
-    entry: Entry[Any] | None = None, *, together: Together = ()
+    entry: Entry[Any] | None = None, *, together: GroupNames = ()
 ) -> Resolution | PerField:
-    """Both: each column from the side that changed it.
+    """Keep both: each column from the side that changed it.
 
     Refuses when both changed a column to different values, when each changed another column of a
     group that belongs together (:mod:`optilock.resolvers.column_groups`), and when one side deleted
-    the row. A rule across columns that nobody has declared so is not seen, and may be broken.
+    the row. A rule across columns that no group declares is not known here, and may be broken.
 
-    ``merge_fields(together=[("start", "end")])`` is a resolver with groups of its own, beside those
-    of the class. Raises ``ConfigurationError`` for what is no group.
+    ``merge_fields(together=[("start", "end")])`` is a resolver with groups of its own, in addition
+    to those of the class. Raises ``ConfigurationError`` for a value that is no group.
     """
     if entry is None:
         return PerField({}, together)
@@ -96,20 +102,20 @@ def merge_fields(
 
 
 def reject(entry: Entry[Any]) -> Resolution:
-    """Nothing is settled: every conflict comes out as a ``ConcurrencyError``."""
+    """Settle nothing: every conflict is raised as a ``ConcurrencyError``."""
     return Resolution.reject()
 
 
-def per_field(*, together: Together = (), **policies: FieldPolicy) -> PerField:
-    """As :func:`merge_fields`, and where both changed an attribute its policy makes the value.
+def per_field(*, together: GroupNames = (), **policies: FieldPolicy) -> PerField:
+    """Merge as :func:`merge_fields`, with a policy for attributes that both sides changed.
 
     A policy is a callable ``(original, current, database) -> value``, for example ``merge_text``.
     The row is refused when a policy raises ``CannotMerge``, when a conflicting attribute has none,
-    and when there is nothing to give to one: the attribute was set without having been loaded, or
-    to a SQL expression. Where columns that belong together conflict (``together=``, as of
-    :func:`merge_fields`), each of them that one side changed needs a policy, and no policy sees the
-    other columns: give one to each only if they keep the rule between them. Raises
-    ``ConfigurationError`` for what is not a policy, or no group.
+    and when a policy would lack a value: the attribute was set without having been loaded, or to a
+    SQL expression. Where columns that belong together conflict (``together=``, as of
+    :func:`merge_fields`), each of them that one side changed needs a policy. A policy sees one
+    column only: give one to each only if they keep the rule between them. Raises
+    ``ConfigurationError`` for a value that is not a policy, or no group.
     """
     return PerField(policies, together)
 
@@ -120,8 +126,8 @@ class PerField:
 
     #: Attribute -> policy, read-only.
     policies: Mapping[str, FieldPolicy]
-    #: Groups of columns that belong together, beside those of the class.
-    together: Together = ()
+    #: Groups of columns that belong together, in addition to those of the class.
+    together: GroupNames = ()
 
     def __post_init__(self) -> None:
         for name, policy in self.policies.items():
@@ -150,7 +156,7 @@ class PerField:
 
 
 def _without_choice(entry: Entry[Any]) -> Resolution | None:
-    """Rows for which all resolvers but `reject` have the same answer."""
+    """Return the decision for rows where all resolvers but `reject` agree; ``None`` for others."""
     if entry.action == "verify":
         return Resolution.reject(reason="a row that was to stay as it is has changed")
     if entry.action == "delete" and entry.kind == "deleted":
@@ -159,7 +165,7 @@ def _without_choice(entry: Entry[Any]) -> Resolution | None:
 
 
 def _only_updates(entry: Entry[Any]) -> Resolution | None:
-    """No column can be merged with a row that is not there."""
+    """Reject a conflict with a delete: no column can be merged with a row that is not there."""
     if entry.action == "delete" or entry.kind == "deleted":
         return Resolution.reject(
             reason="one side deleted the row, which no merge of columns can settle"
@@ -172,7 +178,7 @@ _BOTH = Resolution.write()
 
 
 def _merge(
-    entry: Entry[Any], policies: Mapping[str, FieldPolicy], together: Together
+    entry: Entry[Any], policies: Mapping[str, FieldPolicy], together: GroupNames
 ) -> Resolution:
     conflicting = entry.conflicting
     if policies or together:
@@ -190,16 +196,16 @@ def _merge(
 
 
 def _of_groups(
-    entry: Entry[Any], policies: Mapping[str, FieldPolicy], together: Together
+    entry: Entry[Any], policies: Mapping[str, FieldPolicy], together: GroupNames
 ) -> frozenset[str]:
-    """What conflicts because it belongs together, or because a policy makes a part of it anew."""
+    """Return columns that conflict through a group, or because a policy remakes a part of it."""
     mapper = getattr(entry.model, "__mapper__", None)
     of_class = () if mapper is None else facts(mapper).together
-    groups = joined((*of_class, *groups_in(entry, together)))
+    groups = joined_groups((*of_class, *groups_in(entry, together)))
     if not groups:
         return frozenset()
     remade = frozenset(_changed_by_both(entry, policies))
-    return as_one(groups, entry, entry.database or {}, _same, remade)
+    return conflicting_together(groups, entry, entry.database or {}, _same, remade)
 
 
 def _same(name: str, a: Any, b: Any) -> bool:
@@ -211,11 +217,11 @@ def _why_not(entry: Entry[Any], names: list[str]) -> str:
     unread = [name for name in unknown if name not in entry.changes]
     if unread:
         return (
-            f"nobody knows whether they changed {', '.join(unread)}: it belongs together with what"
-            " we changed, and was not loaded before"
+            f"their change of {', '.join(unread)} is unknown: it belongs together with a column"
+            " that we changed, and was not loaded before"
         )
     if unknown:
-        return f"nobody knows what {', '.join(unknown)} was before it was set or changed in place"
+        return f"the value of {', '.join(unknown)} before it was set or changed in place is unknown"
     if any(_changed_by_one(entry, name) for name in names):
         return f"both sides changed columns that belong together: {', '.join(names)}"
     return f"both sides changed {', '.join(names)}"
@@ -229,7 +235,7 @@ def _changed_by_one(entry: Entry[Any], name: str) -> bool:
 
 
 def _changed_by_both(entry: Entry[Any], names: Collection[str]) -> Iterator[str]:
-    """The named attributes that both sides changed, to equal values too: 5 + 1 + 1 is not 6."""
+    """Yield the named attributes that both changed, also to equal values: 5 + 1 + 1 is not 6."""
     stored = entry.database or {}
     for name in names:
         if name in entry.conflicting:
@@ -246,15 +252,17 @@ def _three_values(entry: Entry[Any], name: str) -> tuple[Any, Any, Any]:
     stored = entry.database or {}
     values = (entry.original[name], entry.current[name], stored[name])
     if any(isinstance(value, Computed) for value in values):
-        raise CannotMerge("it was set to a SQL expression, whose value is not known here")
+        raise CannotMerge(
+            "it was set to a SQL expression, so its value is unknown until the statement runs"
+        )
     return values
 
 
-# -- what is refused, and when ---------------------------------------------------------------------
+# -- refused values --------------------------------------------------------------------------------
 
 
 def check_on_conflict(value: Any) -> OnConflict:
-    """``value``, if ``on_conflict=`` can take it; ``ConfigurationError`` otherwise."""
+    """Return ``value``, if ``on_conflict=`` can take it; raise ``ConfigurationError`` if not."""
     if value is None:
         return None
     if not isinstance(value, Mapping):
@@ -268,7 +276,7 @@ def check_on_conflict(value: Any) -> OnConflict:
 
 
 def check_resolver(value: Any) -> Resolver:
-    """``value``, if it can be a resolver; ``ConfigurationError`` otherwise."""
+    """Return ``value``, if it can be a resolver; raise ``ConfigurationError`` if not."""
     problem = _problem_with_resolver(value)
     if problem is None:
         return value  # type: ignore[no-any-return]
@@ -280,7 +288,7 @@ def check_resolver(value: Any) -> Resolver:
 
 
 def check_resolver_for(value: Any, model: type[Any], names: Collection[str]) -> Resolver:
-    """The same, and the attributes that it names must be among ``names`` of ``model``."""
+    """Return a resolver like :func:`check_resolver`; its attributes must be in ``names``."""
     resolver = check_resolver(value)
     _check_names(resolver, model, names)
     return resolver
@@ -317,7 +325,7 @@ def _check_policy(name: str, policy: Any) -> None:
 
 
 def _takes(function: Callable[..., Any], count: int) -> bool:
-    """Can it be called with so many arguments? Functions that do not tell are believed."""
+    """Return whether it can be called with so many arguments; functions without a signature can."""
     try:
         inspect.signature(function).bind(*[None] * count)
     except TypeError:
@@ -340,7 +348,7 @@ def _check_names(resolver: Any, model: type[Any], names: Collection[str]) -> Non
 
 
 def _can_conflict(mapper: Mapper[Any]) -> set[str]:
-    """The attributes of columns but the version, of subclasses too. Configures no mapper."""
+    """Return the attributes of columns but the version, of subclasses too. Configures no mapper."""
     names = {
         name
         for one in mapper.self_and_descendants
@@ -350,11 +358,11 @@ def _can_conflict(mapper: Mapper[Any]) -> set[str]:
     return names - {facts(mapper).token}
 
 
-def _never_merged(model: type[Any], together: Together) -> list[str]:
+def _never_merged(model: type[Any], together: GroupNames) -> list[str]:
     mapper = inspect_class(model, raiseerr=False)  # while it is mapped, it has no __mapper__ yet
     line = () if mapper is None else tuple(mapper.self_and_descendants)
     names = sorted({name for group in together for name in group})
-    return [name for name in names if line and all(why_not(one, name) for one in line)]
+    return [name for name in names if line and all(reason_not_merged(one, name) for one in line)]
 
 
 def _name_of(value: Any) -> str:

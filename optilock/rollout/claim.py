@@ -1,16 +1,15 @@
-"""Who rolls out a table: one at a time, by a row that says so and that ends by itself.
+"""The claim of a roll-out: one row per table, so that one process at a time rolls it out.
 
-The row stands in a table of its own beside the one that gets its version, ``optilock_rollout_of_``
-and its name, which the roll-out makes first and drops when it is over. A lock of the session would
-be left behind on a pooler's connection, and would not be seen on another node of a cluster; a row
-is seen by everybody, whoever's connection it came by.
+The row is in a table of its own, ``optilock_rollout_of_`` and the name of the table that gets its
+version. The roll-out creates this table first and drops it at the end. A session lock would be left
+behind on a pooler's connection, and other nodes of a cluster would not see it. Every connection
+sees a row.
 
-* It is claimed for :data:`TERM` seconds, by the server's clock, and claimed on between two
-  transactions of the roll-out. So a roll-out that was killed blocks the next one for so long at
-  most.
-* A statement may take longer than that, if it goes through a whole table. For its time the row is
-  locked as well (:meth:`Claim.locked`), and who cannot have the row does not take it.
-* Whoever is refused is told which process has it, on which host, and since when.
+* A claim lasts :data:`TERM` seconds, by the server's clock, and is renewed between two transactions
+  of the roll-out. So a killed roll-out blocks the next one at most for that time.
+* A statement that goes through a whole table may take longer. During it the row is locked as well
+  (:meth:`Claim.locked`), and a process that cannot lock the row does not take it.
+* The error for the second process names the first one, its host and its start.
 """
 
 from __future__ import annotations
@@ -38,24 +37,22 @@ from sqlalchemy import (
 from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.schema import CreateTable, DropTable
 
-from optilock.conditions.condition import Clock, later
 from optilock.dialects import database_of
 from optilock.dialects.migrations import Target, Ways
 from optilock.errors import OptilockError
+from optilock.tokens.sql_functions import ServerTime, add_milliseconds
 from optilock.tokens.timestamp import UtcDateTime
 
-__all__ = ["PREFIX", "TERM", "Claim", "claim_for", "claim_of"]
-
-#: What the names of these tables begin with; autogenerate leaves them alone.
+#: The prefix of these tables' names; autogenerate ignores them.
 PREFIX = "optilock_rollout_of_"
 #: The longest name that every database takes.
 _LONGEST = 63
-#: Seconds that a claim lasts; it is claimed on after a third of that.
+#: Seconds that a claim lasts; it is renewed after a third of them.
 TERM = 15.0
 
 
 class Holder(NamedTuple):
-    """What the row says."""
+    """The content of the row."""
 
     holder: str
     process: str
@@ -78,123 +75,125 @@ class Holder(NamedTuple):
 
 
 class Claim:
-    """The right to roll out one table, on the connection of whoever works."""
+    """The right to roll out one table, on the connection that works."""
 
     def __init__(self, name: str, row: Table) -> None:
         #: For messages.
         self.name = name
         self.row = row
         self.holder = secrets.token_hex(16)
-        self._again = 0.0
+        self._due = 0.0
 
-    # -- each of these is one transaction of the caller's -----------------------------------------
+    # -- each method is one transaction of the caller ---------------------------------------------
 
     def is_there(self, connection: Connection) -> bool:
         return inspect(connection).has_table(self.row.name, schema=self.row.schema)
 
     def is_left(self, connection: Connection) -> bool:
-        """Is the table there though nobody works?"""
+        """Return whether the table is there though no roll-out is running."""
         if not self.is_there(connection):
             return False
-        there = self.read(connection)
-        return there is None or not there.runs
+        holder = self.read(connection)
+        return holder is None or not holder.runs
 
     def make(self, connection: Connection) -> None:
-        """The table, unless it is there."""
+        """Create the table, unless it is there."""
         if not self.is_there(connection):
-            with suppress(IntegrityError):  # PostgreSQL, where somebody makes it at the same time
+            with suppress(IntegrityError):  # PostgreSQL, if another process creates it as well
                 connection.execute(CreateTable(self.row, if_not_exists=True))
 
     def take(self, connection: Connection) -> None:
         """Claim the row.
 
         Raises:
-            OptilockError: somebody else has it.
+            OptilockError: another roll-out has it.
         """
-        there = self.read(connection)
-        if there is None:
+        holder = self.read(connection)
+        if holder is None:
             self._insert(connection)
-        elif there.runs:
-            raise OptilockError(there.sentence(self.name))
-        there = self.read(connection, lock=True)
-        if there is None or there.runs:
+        elif holder.runs:
+            raise OptilockError(holder.sentence(self.name))
+        holder = self.read(connection, lock=True)
+        if holder is None or holder.runs:
             raise self._taken(connection)
-        self._write(connection, since=Clock(), process=_process(connection), holder=self.holder)
+        self._write(
+            connection, since=ServerTime(), process=_process(connection), holder=self.holder
+        )
 
     def read(self, connection: Connection, *, lock: bool = False) -> Holder | None:
-        """Who has it, or had it last; to ``lock`` it, unless somebody else has."""
+        """Return the last holder; with ``lock``, lock the row unless it is locked already."""
         row = self.row.c
-        question = select(row.holder, row.process, row.since, row.until, Clock().label("now"))
+        question = select(row.holder, row.process, row.since, row.until, ServerTime().label("now"))
         if lock:
             question = question.with_for_update(skip_locked=True)
         found = connection.execute(question).first()
         return None if found is None else Holder(*found)
 
     def keep(self, connection: Connection) -> None:
-        """Claim it on, for a whole term.
+        """Renew the claim for a whole term.
 
         Raises:
-            OptilockError: somebody else has taken it.
+            OptilockError: another roll-out has taken it.
         """
         if not self._write(connection, self.row.c.holder == self.holder):
             raise self._lost()
 
     def free(self, connection: Connection) -> None:
-        """Let the next one have it at once."""
+        """End the claim, so that the next roll-out can take it at once."""
         mine = self.row.c.holder == self.holder
         connection.execute(self.row.update().where(mine).values(until=self.row.c.since))
 
     def drop(self, connection: Connection) -> None:
-        """The table goes. To be done by who holds the row, or another's claim would go with it."""
+        """Drop the table. Only the holder of the row may do it: another's claim would be lost."""
         connection.execute(DropTable(self.row, if_exists=True))
 
-    # -- who works ---------------------------------------------------------------------------------
+    # -- while the roll-out works ------------------------------------------------------------------
 
     @property
     def is_due(self) -> bool:
-        """Is it time to claim it on?"""
-        return time.monotonic() >= self._again
+        """Whether it is time to renew the claim."""
+        return time.monotonic() >= self._due
 
     @contextmanager
-    def locked(self, beside: Connection | None) -> Iterator[None]:
-        """Lock the row for the time of a statement that may outlast the term.
+    def locked(self, second: Connection | None) -> Iterator[None]:
+        """Lock the row during a statement that may outlast the term.
 
-        On a connection beside the one that works, because MariaDB commits before it changes a
-        table. ``None``: the database has one lock for all, and the statement has that.
+        It is locked on a second connection, because MariaDB commits before it changes a table.
+        ``None``: the database has a single lock, and the statement has it.
         """
-        if beside is None:
+        if second is None:
             yield
             return
         mine = select(self.row.c.id).where(self.row.c.holder == self.holder)
         try:
-            if beside.execute(mine.with_for_update()).first() is None:
+            if second.execute(mine.with_for_update()).first() is None:
                 raise self._lost()
             yield
         finally:
             with suppress(DBAPIError):
-                beside.rollback()
+                second.rollback()
 
     # -- the row -----------------------------------------------------------------------------------
 
     def _insert(self, connection: Connection) -> None:
-        """A row that nobody holds; whoever comes at the same time makes the same."""
+        """Insert a row without a holder; a process that comes at the same time does the same."""
         insert = database_of(connection.dialect).insert_if_absent(self.row)
         assert insert is not None
-        before = {"id": 1, "holder": "", "process": "", "since": Clock()}
-        connection.execute(insert.values(**before, until=later(Clock(), -1000)))
+        before = {"id": 1, "holder": "", "process": "", "since": ServerTime()}
+        connection.execute(insert.values(**before, until=add_milliseconds(ServerTime(), -1000)))
 
     def _write(self, connection: Connection, *mine: Any, **values: Any) -> bool:
-        until = later(Clock(), round(1000 * TERM))
+        until = add_milliseconds(ServerTime(), round(1000 * TERM))
         began = time.monotonic()
         written = connection.execute(self.row.update().where(*mine).values(until=until, **values))
-        self._again = began + TERM / 3
+        self._due = began + TERM / 3
         return bool(written.rowcount)
 
     def _taken(self, connection: Connection) -> OptilockError:
-        there = self.read(connection)
-        if there is None:
+        holder = self.read(connection)
+        if holder is None:
             return OptilockError(f"Another roll-out of {self.name} is just ending: run this again.")
-        return OptilockError(there.sentence(self.name))
+        return OptilockError(holder.sentence(self.name))
 
     def _lost(self) -> OptilockError:
         return OptilockError(
@@ -204,13 +203,13 @@ class Claim:
 
 
 def claim_for(connection: Connection, ways: Ways, target: Target) -> Claim:
-    """The claim of a table that was looked at: one, by whichever name and schema it was found."""
+    """Return the claim of a table: the same one for every name and schema that leads to it."""
     table = target.table
     return claim_of(table.name, table.schema or ways.current_schema(connection))
 
 
 def claim_of(table: str, schema: str | None) -> Claim:
-    """The claim of this table, which nobody holds yet."""
+    """Return the claim of a table, without a holder."""
     name = f"{PREFIX}{table}"
     if len(name.encode()) > _LONGEST:
         name = f"{PREFIX}{hashlib.sha256(table.encode()).hexdigest()[:32]}"
@@ -229,7 +228,7 @@ def claim_of(table: str, schema: str | None) -> Claim:
 
 
 def _process(connection: Connection) -> str:
-    """Ours, and the number of our connection on its server, for people who look for it."""
+    """Return our process and the number of its connection on the server, for messages."""
     number = database_of(connection.dialect).number_of(connection.connection.driver_connection)
     of_the_server = "" if number is None else f", connection {number} of the server"
     return f"process {os.getpid()} on {socket.gethostname()}{of_the_server}"[:200]

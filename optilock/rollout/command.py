@@ -1,4 +1,4 @@
-"""``optilock migrate``. Exit codes: 0 the version is there, 1 it is not yet, 2 bad input."""
+"""The command ``optilock migrate``. Exit codes: 0 the version is there, 1 not yet, 2 bad input."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from optilock.dialects.engines import engine_of, require_answer
 from optilock.errors import ConfigurationError, OptilockError
-from optilock.rollout.abort import abort as take_back
 from optilock.rollout.dry import dry_run as statements_of
 from optilock.rollout.fill import SHARE, pace_of
-from optilock.rollout.report import Report, kind_named, token_kinds
+from optilock.rollout.report import Report, kind_of_option, token_kinds
+from optilock.rollout.run import abort as take_back
 from optilock.rollout.run import roll_out
 from optilock.tokens.guard_trigger import Policy
 
@@ -72,11 +72,11 @@ def migrate(
 ) -> None:
     """Put a version on TABLE while others write it.
 
-    Interrupted or killed, it is run again with the same words and goes on where it stood, or it is
-    taken back with --abort.
+    After an interruption, run the same command again to continue, or undo the roll-out with
+    --abort.
     """
-    with _told():
-        kind = kind_named(token)
+    with _exit_codes():
+        kind = kind_of_option(token)
         version = kind(column=column) if column != "version" else kind()
         named: dict[str, Any] = {"schema": schema, "token": version}
         triggers: dict[str, Any] = {"guard": guard, "ignore": ignore}
@@ -97,8 +97,8 @@ def migrate(
 
 
 @contextmanager
-def _told() -> Iterator[None]:
-    """End the command with the words, and the exit code, of what went wrong."""
+def _exit_codes() -> Iterator[None]:
+    """End the command with the message and exit code of an error."""
     try:
         yield
     except ConfigurationError as error:
@@ -123,7 +123,7 @@ def _reached(url: str) -> Iterator[Engine]:
 
 
 def _rolled_out(engine: Engine, table: str, **options: Any) -> Report:
-    """With a bar on standard error."""
+    """Roll out with a progress bar on standard error."""
     columns = (TextColumn(_NAME), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True)) as shown:
         return roll_out(engine, table, progress=_Bar(shown), **options)

@@ -1,13 +1,13 @@
-"""The SQL that a roll-out would send, and nothing is sent (``optilock migrate --dry-run``).
+"""The SQL that a roll-out would send (``optilock migrate --dry-run``).
 
 ::
 
     for line in dry_run(engine, "accounts", token=Counter(), guard="bump"):
         print(line)
 
-Lines that begin with ``--`` say which step it is. The table is only read. On SQLite the column and
-the triggers are made in a transaction that is rolled back, because the text of the new table comes
-from the old one's; for so long nobody else can write.
+Lines that begin with ``--`` name the step. The table is only read. On SQLite the column and the
+triggers are made in a transaction that is rolled back, because the text of the new table comes from
+the old one; other transactions cannot write during that time.
 """
 
 from __future__ import annotations
@@ -21,15 +21,13 @@ from sqlalchemy import Column, Connection, Engine, String, bindparam
 from sqlalchemy.schema import CreateTable, DropTable
 
 from optilock.dialects.migrations import Step, Target, Ways
-from optilock.dialects.values import as_it_is
-from optilock.rollout.attempts import LOCK_TIMEOUT, PATIENCE, look, opened, require_column
+from optilock.dialects.values import single_percents
+from optilock.rollout.attempts import LOCK_TIMEOUT, PATIENCE, open_attempts
 from optilock.rollout.claim import claim_of
 from optilock.rollout.fill import Pace, pace_of
-from optilock.rollout.target import guard_of, missing
+from optilock.rollout.target import guard_of, look_at_table, missing_triggers, require_column
 from optilock.tokens import Counter, Token
 from optilock.tokens.guard_trigger import GuardTrigger, Policy
-
-__all__ = ["dry_run"]
 
 
 def dry_run(
@@ -42,7 +40,7 @@ def dry_run(
     guard: Policy | None = None,
     ignore: Iterable[str] = (),
 ) -> list[str]:
-    """What :func:`optilock.rollout.roll_out` would send; empty where there is nothing to do.
+    """Return the SQL that :func:`optilock.rollout.roll_out` would send, if any.
 
     Raises:
         ConfigurationError: as ``roll_out``.
@@ -51,10 +49,10 @@ def dry_run(
     require_column(token)
     guarding, pace = guard_of(table, token, schema, guard, ignore), pace_of(None, batch, 1)
     waits: Any = {"lock_timeout": LOCK_TIMEOUT, "patience": PATIENCE, "progress": None}
-    with opened(engine, table, call="dry_run", **waits) as attempts:
+    with open_attempts(engine, table, call="dry_run", **waits) as attempts:
         connection, ways = attempts.connection, attempts.ways
         with connection.begin() as transaction:
-            target = look(connection, ways, table, schema, token, guarding)
+            target = look_at_table(connection, ways, table, schema, token, guarding)
             dry = _Dry(connection, ways, pace)
             if ways.makes_tables_anew:
                 ways.begin(connection, attempts.lock_timeout)
@@ -70,7 +68,7 @@ class _Dry:
     pace: Pace
 
     def steps(self, target: Target, guard: GuardTrigger | None) -> Iterator[str]:
-        """All that is missing, between making the claim and dropping it."""
+        """Yield all missing steps, between making the claim and dropping it."""
         shown = list(self._missing(target, guard))
         if not shown:
             return
@@ -90,7 +88,7 @@ class _Dry:
             target = self._with_column(target)
         elif target.version.nullable and not target.has_default:
             yield from self._of("set the default", self.ways.set_default(target, dialect))
-        for trigger in missing(self.connection, target, guard):
+        for trigger in missing_triggers(self.connection, target, guard):
             step = self.ways.create_trigger(*trigger.statements)
             yield from self._of(trigger.step, [step], really=True)
         if target.version.nullable:
@@ -105,7 +103,7 @@ class _Dry:
         return replace(target, column=column, has_default=True)
 
     def _of(self, name: str, steps: Sequence[Step], *, really: bool = False) -> Iterator[str]:
-        """What the steps send; ``really``: what comes after them has to see it, on SQLite."""
+        """Yield the SQL of steps; ``really``: execute it on SQLite, where later steps need it."""
         noted = _Noted(self.connection, really=really and self.ways.makes_tables_anew)
         for step in steps:
             step(noted)
@@ -116,7 +114,7 @@ class _Dry:
 
 @dataclass
 class _Noted:
-    """In the place of a connection: reads, and notes what would change something."""
+    """Stands in for a connection: executes reads, and notes statements that change something."""
 
     connection: Connection
     really: bool
@@ -129,7 +127,7 @@ class _Noted:
     def exec_driver_sql(self, sql: str) -> Any:
         if _reads(sql):
             return self.connection.exec_driver_sql(sql)
-        self.sent.append(as_it_is(self.dialect, sql))
+        self.sent.append(single_percents(self.dialect, sql))
         return self.connection.exec_driver_sql(sql) if self.really else None
 
     def execute(self, statement: Any, given: Mapping[str, Any] = MappingProxyType({})) -> Any:
@@ -153,5 +151,5 @@ def _reads(sql: str) -> bool:
 
 def _text(dialect: Any, statement: Any) -> str:
     written = {"literal_binds": True} if hasattr(statement, "bindparams") else {}
-    made = as_it_is(dialect, str(statement.compile(dialect=dialect, compile_kwargs=written)))
+    made = single_percents(dialect, str(statement.compile(dialect=dialect, compile_kwargs=written)))
     return " ".join(made.split()) if isinstance(statement, CreateTable) else made

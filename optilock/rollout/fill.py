@@ -20,11 +20,9 @@ from optilock.dialects.migrations import Key, Target
 from optilock.errors import ConfigurationError, OptilockError
 from optilock.rollout.attempts import Attempts
 
-__all__ = ["LARGEST", "SHARE", "Pace", "pace_of"]
-
-#: Rows of a batch: as many as the user may ask for.
+#: The largest number of rows in a batch.
 LARGEST = 10_000
-#: The part of the time that is spent working; the rest of it the processor is the writers'.
+#: The part of the time that is spent working; the rest of it the processor is free.
 SHARE = 0.1
 
 
@@ -39,17 +37,17 @@ class Pace:
     share: float = SHARE
 
     def first(self) -> int:
-        """The size of the first batch."""
+        """Return the size of the first batch."""
         return self._within(500)
 
     def next(self, size: int, seconds: float) -> int:
-        """The size after a batch of ``size`` that took ``seconds``; at most twice as many."""
+        """Return the size after a batch of ``size`` that took ``seconds``; at most twice that."""
         if seconds <= 0:
             return self._within(2 * size)
         return self._within(min(2 * size, int(size * self.seconds / seconds)))
 
     def rest(self, rows: int, seconds: float) -> float:
-        """Seconds to wait after a batch."""
+        """Return the seconds to wait after a batch."""
         rest = seconds * (1 - self.share) / self.share
         if self.rate is None:
             return rest
@@ -61,10 +59,10 @@ class Pace:
 
 
 def pace_of(rate: float | None, batch: int | None, share: float) -> Pace:
-    """As the user asks.
+    """Return the pace for the options of a roll-out.
 
     Raises:
-        ConfigurationError: for what is no number, or one that makes no sense.
+        ConfigurationError: an option is no number, or out of range.
     """
     if rate is not None and not (_is_number(rate) and 0 < rate < math.inf):
         raise ConfigurationError(
@@ -90,13 +88,13 @@ def _is_number(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-#: Seconds between two looks at rows that somebody holds.
-_LOOK_AGAIN = 0.2
+#: Seconds between two looks at rows that other transactions hold.
+_LOOK_INTERVAL = 0.2
 
 
 @dataclass
 class Filler:
-    """Gives every row of a table a version, in as many passes as others make necessary."""
+    """Gives every row of a table a version, in several passes if other transactions hold rows."""
 
     attempts: Attempts
     target: Target
@@ -108,9 +106,8 @@ class Filler:
         """Fill until no row is left.
 
         Raises:
-            OptilockError: the rows that are left are held by others for longer than the patience,
-                without a row being filled meanwhile; or nobody holds them, and they stay as they
-                are.
+            OptilockError: other transactions hold the remaining rows for longer than the patience,
+                in which no row was filled; or the rows are free and the UPDATE leaves them.
         """
         moved = time.monotonic()
         while True:
@@ -120,28 +117,33 @@ class Filler:
             if not self._is_left():
                 return
             if found and not filled:
-                raise OptilockError(
-                    f"Rows of {self.target.table.fullname} stay without a version: nobody holds"
-                    " them, and the UPDATE that gives them one changes none of them. Usually a"
-                    " trigger leaves them out (RETURN NULL, RAISE(IGNORE)), or a key is not equal"
-                    " to itself (FLOAT on MariaDB). What was filled stays filled; give these rows"
-                    " a version by hand, or switch the trigger off for as long as the roll-out"
-                    " takes, and run it again, it goes on from here."
-                )
+                raise self._unchanged()
             if time.monotonic() - moved > self.attempts.patience:
-                raise OptilockError(
-                    f"Rows of {self.target.table.fullname} are still without a version, because"
-                    " another transaction has held them for more than"
-                    f" {self.attempts.patience:g} seconds{self.attempts.whose()}. What was filled"
-                    " stays filled; end that transaction and run the roll-out again, it goes on"
-                    " from here."
-                )
-            whose = self.attempts.whose()
-            self.attempts.progress.waiting(f"rows are held by another transaction{whose}")
-            time.sleep(_LOOK_AGAIN)
+                raise self._held()
+            owner = self.attempts.owner_label()
+            self.attempts.progress.waiting(f"rows are held by another transaction{owner}")
+            time.sleep(_LOOK_INTERVAL)
+
+    def _unchanged(self) -> OptilockError:
+        return OptilockError(
+            f"Rows of {self.target.table.fullname} stay without a version: no transaction holds"
+            " them, and the UPDATE that gives them one changes none of them. Usually a trigger"
+            " leaves them out (RETURN NULL, RAISE(IGNORE)), or a key is not equal to itself (FLOAT"
+            " on MariaDB). What was filled stays filled; give these rows a version by hand, or"
+            " switch the trigger off for as long as the roll-out takes, and run it again, it goes"
+            " on from here."
+        )
+
+    def _held(self) -> OptilockError:
+        return OptilockError(
+            f"Rows of {self.target.table.fullname} are still without a version, because another"
+            f" transaction has held them for more than {self.attempts.patience:g} seconds"
+            f"{self.attempts.owner_label()}. What was filled stays filled; end that transaction and"
+            " run the roll-out again, it goes on from here."
+        )
 
     def _pass(self) -> tuple[int, bool]:
-        """Once through the table; how many rows were filled, and whether there were free ones."""
+        """Go through the table; return the number of filled rows, and whether any were free."""
         before, after, size = self.filled, None, self.pace.first()
         while True:
             started = time.perf_counter()

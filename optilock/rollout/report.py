@@ -1,4 +1,4 @@
-"""What a roll-out reports while it runs and when it is over, and the command that does the same."""
+"""Reports of a roll-out, during it and at its end, and the command for the same roll-out."""
 
 from __future__ import annotations
 
@@ -17,33 +17,33 @@ from optilock.tokens.guard_trigger import GuardTrigger
 
 @dataclass(frozen=True)
 class Report:
-    """What was done."""
+    """The outcome of a roll-out."""
 
-    #: Names of the steps that were needed, in order; empty when the table was ready already.
+    #: Names of the steps that were needed, in order; empty if the table was ready already.
     steps: tuple[str, ...] = ()
-    #: Rows that were given a version.
+    #: Rows that got a version.
     filled: int = 0
     batches: int = 0
-    #: How often a lock was not to be had, and the step was tried again.
+    #: How often a lock was not available and the step was tried again.
     waits: int = 0
     seconds: float = 0.0
 
 
 class Progress(Protocol):
-    """Somebody who watches."""
+    """An observer of a roll-out."""
 
     def step(self, name: str, total: int | None = None) -> None:
-        """A step begins; ``total`` rows are to be filled, as far as the database can tell."""
+        """Begin a step; the database's estimate is that ``total`` rows have to be filled."""
 
     def filled(self, rows: int) -> None:
-        """So many rows more have a version."""
+        """Count ``rows`` more with a version."""
 
     def waiting(self, why: str) -> None:
-        """A lock was not to be had; it is tried again."""
+        """Note that a lock was not available and the step is tried again."""
 
 
 class Silent:
-    """Nobody watches."""
+    """A progress that shows nothing."""
 
     def step(self, name: str, total: int | None = None) -> None: ...
     def filled(self, rows: int) -> None: ...
@@ -51,20 +51,20 @@ class Silent:
 
 
 def token_kinds() -> dict[str, type[Token]]:
-    """The kinds that ``--token`` has a name for."""
+    """Return the kinds with a name for ``--token``."""
     named = ((vars(kind).get("option"), kind) for kind in kinds())  # not inherited
     return {option: kind for option, kind in named if option is not None}
 
 
-def kind_named(name: str) -> type[Token]:
-    """What ``--token`` means: a name, or ``module:Kind`` of a kind that a program has.
+def kind_of_option(name: str) -> type[Token]:
+    """Return the kind of ``--token``: a name, or ``module:Kind`` of an application's own kind.
 
     Raises:
         ConfigurationError: there is no such kind, or it makes no version for old rows.
     """
-    known = token_kinds()
-    if name in known:
-        return known[name]
+    named = token_kinds()
+    if name in named:
+        return named[name]
     found: Any = None
     if ":" in name:
         if os.getcwd() not in sys.path:
@@ -75,19 +75,19 @@ def kind_named(name: str) -> type[Token]:
             raise ConfigurationError(f"--token {name} cannot be imported: {error}.") from None
     if not (isinstance(found, type) and issubclass(found, Token)):
         raise ConfigurationError(
-            f"--token {name} is no kind of token: write {', '.join(known)}, or module:Kind of one"
+            f"--token {name} is no kind of token: write {', '.join(named)}, or module:Kind of one"
             " of your own."
         )
     if found().first() is None:
         raise ConfigurationError(
-            f"{found.__name__} has no first(), so nobody knows the version of rows that never had"
-            " one: write a migration of your own."
+            f"{found.__name__} has no first(), so the version of rows that never had one is"
+            " unknown: write a migration of your own."
         )
     return found
 
 
 def _option_of(token: Token) -> str | None:
-    """What ``--token`` would be for an equal token; ``None``: there is no such word."""
+    """Return the ``--token`` option for an equal token, if there is one."""
     kind, (given, named) = type(token), token.arguments()
     if token.first() is None or given or named.keys() - {"name", "column"}:
         return None
@@ -97,7 +97,7 @@ def _option_of(token: Token) -> str | None:
 def command(
     table: str, schema: str | None, token: Token, guard: GuardTrigger | None = None
 ) -> str | None:
-    """The call of ``optilock migrate`` that makes this; None of a token that has to be migrated."""
+    """Return the ``optilock migrate`` command for this version; None if the token has none."""
     kind = _option_of(token)
     if kind is None:
         return None

@@ -1,8 +1,8 @@
-"""The table that is to get a version, as the database has it now, and the triggers it lacks.
+"""The table that will get a version, as the database has it now, and the triggers it lacks.
 
-A token that the database makes (``RowVersion``) has a trigger. A guard trigger is there on request:
-it moves the version that a program leaves alone which knows of none, or refuses its UPDATE. Both
-are made before the rows are filled.
+A token made by the database (``RowVersion``) has a trigger. A guard trigger is made on request: for
+an UPDATE by a program without optilock it moves the version, or refuses the UPDATE. Both are made
+before the rows are filled.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _GENERATED = "optilock_generated"
 
 
 def target_of(connection: Connection, name: str, schema: str | None, token: Token) -> Target:
-    """Look at the table.
+    """Return the table with its version column, if it has one.
 
     Raises:
         ConfigurationError: there is no such schema or table, it has no primary key, or a column of
@@ -66,15 +66,18 @@ def target_of(connection: Connection, name: str, schema: str | None, token: Toke
         raise ConfigurationError(
             f"{what}.{column.name} exists and is {column.type!r}, which {type(token).__name__}"
             " cannot use. Nothing was changed. Give the version another name, or drop"
-            " the column if nobody needs it."
+            " the column if it is not needed."
         )
     has_default = column is not None and column.info[DEFAULT] is not None
     return Target(table, token, column, has_default)
 
 
 def _reflected(connection: Connection, name: str, schema: str | None) -> Table:
-    """Columns and key. Not more: ``autoload_with`` follows every foreign key to other tables, and
-    stumbles over a CHECK that is not validated, which an interrupted roll-out leaves behind."""
+    """Return the table with columns and key only.
+
+    ``autoload_with`` follows every foreign key to other tables, and fails at a CHECK that is not
+    validated, which an interrupted roll-out leaves behind.
+    """
     seen = inspect(connection)
     columns = [
         Column(
@@ -93,9 +96,9 @@ def _reflected(connection: Connection, name: str, schema: str | None) -> Table:
 def require_present(target: Target | None, table: str) -> None:
     """Refuse a table that does not have the version's column."""
     if target is not None and target.column is None:
-        known = ", ".join(target.table.columns.keys())
+        names = ", ".join(target.table.columns.keys())
         raise ConfigurationError(
-            f"There is no column {table}.{target.name}. Nothing was changed. {table} has: {known}."
+            f"There is no column {table}.{target.name}. Nothing was changed. {table} has: {names}."
         )
 
 
@@ -107,17 +110,17 @@ def _fits(connection: Connection, token: Token, column: Column[Any]) -> bool:
 
 
 def _require_schema(connection: Connection, schema: str | None) -> None:
-    if schema is None or schema in (known := inspect(connection).get_schema_names()):
+    if schema is None or schema in (names := inspect(connection).get_schema_names()):
         return
     raise ConfigurationError(
         f"There is no schema {schema!r} in this database. Nothing was changed. There are:"
-        f" {', '.join(known)}."
+        f" {', '.join(names)}."
     )
 
 
 def _unknown(connection: Connection, name: str, schema: str | None, what: str) -> str:
-    known = inspect(connection).get_table_names(schema=schema)
-    near = [one for one in known if one.lower() == name.lower()]
+    names = inspect(connection).get_table_names(schema=schema)
+    near = [one for one in names if one.lower() == name.lower()]
     hint = f" There is {near[0]!r}: names are case-sensitive." if near else ""
     within, _, bare = name.rpartition(".")
     if schema is None and within and inspect(connection).has_table(bare, schema=within):
@@ -141,7 +144,7 @@ def _unknown(connection: Connection, name: str, schema: str | None, what: str) -
 
 
 def require_name(ways: Ways, token: Token) -> None:
-    """Refuse a name that the database would cut, or that is none."""
+    """Refuse an empty name, and one that the database would cut."""
     name = token.column_name
     if not name.strip() or "\0" in name or not ways.takes_name(name):
         raise ConfigurationError(
@@ -151,17 +154,17 @@ def require_name(ways: Ways, token: Token) -> None:
 
 
 def require_all_rows(connection: Connection, ways: Ways, target: Target) -> None:
-    """Refuse a user who may not see every row: what he does not see would get no version."""
+    """Refuse a user with hidden rows: they would get no version."""
     if ways.hides_rows(connection, target):
         raise ConfigurationError(
             f"Row-level security may hide rows of {target.table.fullname} from this user, and they"
-            " would get no version. Nothing was changed: run this as a user whom it does not"
-            " concern (BYPASSRLS, or the table's owner unless it says FORCE ROW LEVEL SECURITY)."
+            " would get no version. Nothing was changed: run this as a user without that"
+            " restriction (BYPASSRLS, or the table's owner without FORCE ROW LEVEL SECURITY)."
         )
 
 
 def require_version(connection: Connection, ways: Ways, target: Target) -> None:
-    """Refuse a column that is there and has another meaning."""
+    """Refuse an existing column with another meaning."""
     if target.column is None:
         return
     why = next(_other_meanings(connection, ways, target), None)
@@ -176,23 +179,33 @@ def _other_meanings(connection: Connection, ways: Ways, target: Target) -> Itera
     name, table, schema = target.name, target.table.name, target.table.schema
     if name in target.table.primary_key.columns:
         yield "it belongs to the primary key"
-    seen = inspect(connection)
-    if any(name in key["constrained_columns"] for key in seen.get_foreign_keys(table, schema)):
+    inspector = inspect(connection)
+    keys = inspector.get_foreign_keys(table, schema)
+    if any(name in key["constrained_columns"] for key in keys):
         yield "it refers to another table"
-    unique: list[Sequence[str | None]] = [
-        one["column_names"] for one in seen.get_unique_constraints(table, schema)
-    ]
-    unique += [one["column_names"] for one in seen.get_indexes(table, schema) if one["unique"]]
-    if any(name in columns for columns in unique):
+    if any(name in columns for columns in _unique_keys(connection, target.table)):
         yield "it is unique"
-    [found] = [one for one in seen.get_columns(table, schema) if one["name"] == name]
+    [found] = [one for one in inspector.get_columns(table, schema) if one["name"] == name]
     if found.get("computed") or found.get("identity"):
         yield "the database makes its values"
+    yield from _other_values(connection, ways, target)
+
+
+def _unique_keys(connection: Connection, table: Table) -> Iterator[Sequence[str | None]]:
+    inspector = inspect(connection)
+    for constraint in inspector.get_unique_constraints(table.name, table.schema):
+        yield constraint["column_names"]
+    for index in inspector.get_indexes(table.name, table.schema):
+        if index["unique"]:
+            yield index["column_names"]
+
+
+def _other_values(connection: Connection, ways: Ways, target: Target) -> Iterator[str]:
     default, first = target.version.info[DEFAULT], ways.first_of(target.token)
     counts = isinstance(target.token.type(), Integer)
     if counts and default is not None and _number(default) != _number(first):
         yield f"its default is {default}, and the first version is {first}"
-    chosen = name != Counter().column_name
+    chosen = target.name != Counter().column_name
     if chosen and default is None and target.version.nullable and not ways.makes_tables_anew:
         some = select(target.keys[0]).where(target.version.is_not(None)).limit(1)
         if connection.execute(some).first() is not None:
@@ -200,7 +213,7 @@ def _other_meanings(connection: Connection, ways: Ways, target: Target) -> Itera
 
 
 def _number(default: str) -> str:
-    """``'1'::bigint`` -> ``1``"""
+    """Return a default without casts and quotes: ``1`` for ``'1'::bigint``."""
     return re.sub(r"::[\w ]+$", "", default.strip("() ")).strip("'() ")
 
 
@@ -210,12 +223,12 @@ def _number(default: str) -> str:
 def guard_of(
     table: str, token: Token, schema: str | None, policy: Policy | None, ignore: Iterable[str]
 ) -> GuardTrigger | None:
-    """The guard trigger that is asked for, if one is.
+    """Return the guard trigger to create, if one is requested.
 
     Raises:
         ConfigurationError: an unknown policy, or a token that a trigger cannot move.
     """
-    # A text stays one: it is refused there, with the right words.
+    # A text stays a text: GuardTrigger refuses it.
     ignored: Any = ignore if isinstance(ignore, str) else tuple(ignore)
     if policy is not None:
         return GuardTrigger(table, token, policy, ignored, schema=schema)
@@ -228,17 +241,17 @@ def guard_of(
 
 
 @dataclass(frozen=True)
-class Missing:
-    """A trigger that is not there: the name of the step, and its statements."""
+class MissingTrigger:
+    """A missing trigger: the name of its step, and its statements."""
 
     step: str
     statements: tuple[str, ...]
 
 
-def missing(
+def missing_triggers(
     connection: Connection, target: Target, guard: GuardTrigger | None
-) -> tuple[Missing, ...]:
-    """The triggers that the table should have and has not, or has switched off."""
+) -> tuple[MissingTrigger, ...]:
+    """Return the triggers that the table lacks, or has switched off."""
     triggers = database_of(connection.dialect).guard_triggers(connection.dialect)
     found = [
         one
@@ -250,66 +263,66 @@ def missing(
 
 def _of_the_token(
     connection: Connection, target: Target, found: list[Found]
-) -> tuple[Missing, ...]:
+) -> tuple[MissingTrigger, ...]:
     if not target.token.has_trigger:
         return ()
     wanted = trigger_name(target.table.name, target.name)
     if any(one.name == wanted for one in found):
         return ()
     ddl = trigger_ddl(target.table, target.version, connection.dialect)
-    return (Missing("create its trigger", (*ddl.drop, *ddl.create)),)
+    return (MissingTrigger("create its trigger", (*ddl.drop, *ddl.create)),)
 
 
 def _guarding(
     triggers: GuardTriggers, target: Target, guard: GuardTrigger | None, found: list[Found]
-) -> tuple[Missing, ...]:
+) -> tuple[MissingTrigger, ...]:
     if guard is None:
         return ()
-    guard = completed(guard, target)
+    guard = complete_guard(guard, target)
     made = triggers.source(guard), triggers.fires(guard)
     if any(one.name == guard.name and one.is_made_by(*made) for one in found):
         return ()
-    return (Missing("create the guard trigger", triggers.create(guard)),)
+    return (MissingTrigger("create the guard trigger", triggers.create(guard)),)
 
 
-def completed_by(guard: GuardTrigger, target: Target) -> GuardTrigger:
-    """With the columns of the table, as it is there."""
-    known = require_known(guard, target)
+def complete_from_table(guard: GuardTrigger, target: Target) -> GuardTrigger:
+    """Return the guard trigger completed with the table's columns."""
+    names = require_guarded_columns(guard, target)
     generated = (c.name for c in target.table.columns if c.info.get(_GENERATED))
     guard = replace(
         guard, schema=target.table.schema, keys=keys_without_rowid(target.table)
-    ).ignoring(generated, known)
+    ).ignoring(generated, names)
     if guard.ignore and not guard.columns:
-        return replace(guard, columns=tuple(n for n in known if n not in guard.ignore))
+        return replace(guard, columns=tuple(n for n in names if n not in guard.ignore))
     return guard
 
 
-def completed(guard: GuardTrigger, target: Target | None) -> GuardTrigger:
-    """With what the table itself says: the columns that count, and how a row is found.
+def complete_guard(guard: GuardTrigger, target: Target | None) -> GuardTrigger:
+    """Return the guard trigger completed with the columns that count and the key.
 
-    Without a database to ask (``target`` is None) they have to be there already.
+    Without a database (``target`` is None) the trigger must name them already.
 
     Raises:
         ConfigurationError: no such column.
     """
     if target is not None:
         require_present(target, guard.table)
-        guard = completed_by(guard, target)
+        guard = complete_from_table(guard, target)
     elif guard.ignore and not guard.columns:
         raise ConfigurationError(
             f"The guard trigger of {guard.table} ignores columns, so it has to name those that"
-            " count: say which, columns=[...], where there is no database to ask (--sql). Without"
+            " count: say which, columns=[...], where there is no database (--sql). Without"
             " them it would be another trigger than the one that is made on a connection."
         )
     return guard
 
 
 def require_counted(guard: GuardTrigger, target: Target) -> None:
-    """Refuse ``columns`` that are not those which the table says, so would make another trigger."""
+    """Refuse ``columns`` that differ from the table's: they would make another trigger."""
     if not guard.columns:
         return
-    whole = completed_by(replace(guard, columns=()), target)
-    counted = whole.columns or tuple(sorted(_known(guard, target)))
+    whole = complete_from_table(replace(guard, columns=()), target)
+    counted = whole.columns or tuple(sorted(_other_columns(guard, target)))
     if guard.columns != counted:
         raise ConfigurationError(
             f"columns={list(guard.columns)} of the roll-out of {guard.table}, and the columns of"
@@ -318,17 +331,55 @@ def require_counted(guard: GuardTrigger, target: Target) -> None:
         )
 
 
-def require_known(guard: GuardTrigger, target: Target) -> list[str]:
-    """The columns beside the version; those that ``guard`` names must be among them."""
-    known = _known(guard, target)
+def require_guarded_columns(guard: GuardTrigger, target: Target) -> list[str]:
+    """Return the columns besides the version; refuse a guard trigger that names another one."""
+    names = _other_columns(guard, target)
     for name in (*guard.ignore, *guard.columns):
-        if name not in known:
+        if name not in names:
             raise ConfigurationError(
                 f"The guard trigger of {guard.table} names the column {name!r}, which the"
-                f" table does not have. Nothing was changed. It has: {', '.join(known)}."
+                f" table does not have. Nothing was changed. It has: {', '.join(names)}."
             )
-    return known
+    return names
 
 
-def _known(guard: GuardTrigger, target: Target) -> list[str]:
+def _other_columns(guard: GuardTrigger, target: Target) -> list[str]:
     return [column.name for column in target.table.columns if column.name != guard.column]
+
+
+def look_at_table(
+    connection: Connection,
+    ways: Ways,
+    table: str,
+    schema: str | None,
+    token: Token,
+    guard: GuardTrigger | None = None,
+) -> Target:
+    """Return the table with its version column, after all checks of a roll-out.
+
+    Raises:
+        ConfigurationError: the table cannot have the version.
+    """
+    ways.first_of(token)
+    require_name(ways, token)
+    target = target_of(connection, table, schema, token)
+    require_version(connection, ways, target)
+    ways.check(target)
+    if guard is not None:
+        require_guarded_columns(guard, target)
+    require_all_rows(connection, ways, target)
+    return target
+
+
+def require_column(token: object) -> None:
+    """Refuse anything but a token that needs a column."""
+    if not isinstance(token, Token):
+        raise ConfigurationError(
+            f"roll_out() got {token!r}, which has no column: name a token that has, Counter() or"
+            " Unique()."
+        )
+    if token.is_system:
+        raise ConfigurationError(
+            f"{token!r} is a column that every table of PostgreSQL has: nothing has to be rolled"
+            " out. Map the class with it, and be done."
+        )

@@ -1,4 +1,4 @@
-"""Share modes: who may have a name open beside whom, across processes and transactions.
+"""Share modes: which handles may be open on one name at a time, across processes and transactions.
 
 ::
 
@@ -6,17 +6,16 @@
 
     with SessionLocal.begin() as session:
         handle = shares.open(session, "reports/2026", "RW", share="R", seconds=30)
-    ...                                             # others read it meanwhile, and none writes
+    ...                                             # others can read it now, and none writes
     with SessionLocal.begin() as session:
         shares.heartbeat(session, handle)           # before the 30 seconds are over
     with SessionLocal.begin() as session:
         shares.close(session, handle)
 
-:mod:`locked` is a name and its handles under a lock, in the tables of
-:mod:`optilock.tables.shares`, and has the rule. :mod:`operations` open, keep open, close and
-delete; :mod:`held` is a handle whose heartbeats are sent for its owner, by :mod:`threads` or
-:mod:`tasks`. A name may be a row; :mod:`guard` has the mixin of its class, and the conditions of
-each write. :mod:`errors` are the errors. With an ``AsyncSession``:
+:mod:`values` has the rule, handles and limits. :mod:`names` is a name with its handles under a
+lock, in the tables of :mod:`optilock.tables.names`. :mod:`operations` open, keep open, close and
+delete. A name may be a row; :mod:`guard` has the mixin of its class, the conditions of each write,
+and handles that a thread keeps open. :mod:`errors` are the errors. With an ``AsyncSession``:
 ``await optilock.asyncio.shares.open(session, ...)``.
 """
 
@@ -29,11 +28,8 @@ from optilock.shares.errors import (
     ReadOnlyName,
     SharingViolation,
 )
-from optilock.shares.guard import Shared, Through, use
-from optilock.shares.held import Opened
-from optilock.shares.locked import Handle, Shares
+from optilock.shares.guard import Opened, Shared, Through, opened, use
 from optilock.shares.operations import (
-    State,
     check,
     close,
     create,
@@ -45,7 +41,7 @@ from optilock.shares.operations import (
     open,
     set_read_only,
 )
-from optilock.shares.threads import opened
+from optilock.shares.values import Handle, Shares, State
 
 __all__ = [
     "AccessDenied",

@@ -1,4 +1,4 @@
-"""What is said to somebody whom the others, or his own handle, do not let in.
+"""Errors about names that other handles, or the own one, do not allow to use.
 
 Each has an HTTP ``status``. No message, attribute or ``repr`` has the id of a handle.
 """
@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, ClassVar
 
 from optilock.errors import NotFound, OptilockError, pickled_state
+from optilock.leases.errors import _HolderError
 
 __all__ = [
     "AccessDenied",
@@ -25,7 +26,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Open:
-    """An open handle, as everybody may know it: not its id."""
+    """The public part of an open handle, without its id."""
 
     owner: str | None
     access: str
@@ -34,30 +35,26 @@ class Open:
     until: datetime
 
 
-class _ShareError(OptilockError):
+class _ShareError(_HolderError):
     """``name`` is the name that it is about."""
 
+    arguments: ClassVar[tuple[str, ...]] = ("name",)
     status: int = 409
     name: str
 
     def __init__(self, name: str) -> None:
         self.name = name
-        super().__init__(self._text())
-
-    def _text(self) -> str:
-        raise NotImplementedError
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (type(self), (self.name,), pickled_state(self))
+        super().__init__()
 
 
 class SharingViolation(_ShareError):
-    """Others have the name open, and share it not so far.
+    """Others have the name open, and do not share it that far.
 
-    ``access`` and ``share`` are what was asked for, ``others`` the handles that are in the way
-    (:class:`Open`); a write of a row does not tell them. HTTP 409 (Conflict).
+    ``access`` and ``share`` are the requested modes, ``others`` the handles that do not fit
+    (:class:`Open`). They are empty for a write of a row. HTTP 409 (Conflict).
     """
 
+    arguments = ("name", "access", "share", "others")
     access: str
     share: str
     others: tuple[Open, ...]
@@ -75,14 +72,10 @@ class SharingViolation(_ShareError):
         shown = f" ({shown})" if shown else ""
         return (
             f"{self.name!r} cannot be used with access {self.access or 'none'} and share"
-            f" {self.share or 'none'}: somebody has it open so that this does not fit{shown}."
+            f" {self.share or 'none'}: it is open with modes that do not fit{shown}."
             " Nothing was done. Try again when they are closed or have expired, ask"
             " for less access, or share more."
         )
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        given = self.name, self.access, self.share, self.others
-        return (type(self), given, pickled_state(self))
 
 
 class DeletePending(_ShareError):
@@ -90,8 +83,8 @@ class DeletePending(_ShareError):
 
     def _text(self) -> str:
         return (
-            f"{self.name!r} is to be deleted as soon as its last handle is closed, so nobody else"
-            " can use it, or make it anew. Nothing was done. Try again when it is gone."
+            f"{self.name!r} is to be deleted as soon as its last handle is closed, so it"
+            " cannot be opened or made again. Nothing was done. Try again when it is gone."
         )
 
 
@@ -107,12 +100,12 @@ class HandleLost(_ShareError):
         return (
             f"The handle of {self.name!r} is not open any more: it was closed, or no heartbeat came"
             " before its end. Nothing was done: what was decided under it may be out of date. Open"
-            " the name again, read again, and decide anew."
+            " the name again, read again, and decide again."
         )
 
 
 class AccessDenied(_ShareError):
-    """The handle was not opened with the access that this takes. HTTP 403 (Forbidden)."""
+    """The handle was not opened with the access that this needs. HTTP 403 (Forbidden)."""
 
     status = 403
 
@@ -126,6 +119,8 @@ class AccessDenied(_ShareError):
 class ReadOnlyName(_ShareError):
     """The name is read-only. HTTP 412 for an operation on the name, 403 for one on a handle."""
 
+    arguments = ("name", "status")
+
     def __init__(self, name: str, status: int = 412) -> None:
         self.status = status
         super().__init__(name)
@@ -135,9 +130,6 @@ class ReadOnlyName(_ShareError):
             f"{self.name!r} is read-only: it is neither written nor deleted. Nothing was done. Take"
             " the attribute away first (set_read_only)."
         )
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (type(self), (self.name, self.status), pickled_state(self))
 
 
 class NameNotFound(NotFound):

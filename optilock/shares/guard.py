@@ -1,28 +1,44 @@
-"""Whoever writes a row that others have open: asked before, and in the statement that writes.
+"""Conditions of each write of a row that others have open; and handles that stay open in a block.
 
-Of each row of a class with the mixin (:class:`~optilock.shares.guard.Shared`), whatever a watched
-session writes and in whatever form:
+A watched session checks each row of a class with the mixin :class:`Shared`, in every form of write:
 
-* without a handle an UPDATE needs that all open handles share W, a DELETE that nobody has it open;
-* under a handle (:func:`use`) the handle has to be open, with access W, or D.
+* without a handle, an UPDATE needs that all open handles share W, a DELETE that none is open;
+* with a handle (:func:`use`), the handle has to be open, with access W, or D.
 
-A look with locks comes first: it waits for who is opening the row, and reads what he has stored.
-The statement that writes has the same in its WHERE, because time goes on between the two. Whoever
-opens the row afterwards waits for our COMMIT. The mixin adds no column::
+A look with locks comes first: it waits for transactions that are opening the row, and reads what
+they have stored. The statement that writes repeats the condition in its WHERE, because time passes
+between the two. A transaction that opens the row afterwards waits for our COMMIT. The mixin adds no
+column::
 
     class Page(Shared, Versioned, Base):
         __tablename__ = "pages"
         id: Mapped[int] = mapped_column(primary_key=True)
+
+For work of minutes, a thread sends the heartbeats of a handle (:mod:`optilock.renewal`)::
+
+    with opened(sessions, (Page, 7), "RW", share="R", seconds=30) as held:
+        ...                                  # minutes of work
+        held.check()                         # before an action that cannot be undone
+        with UnitOfWork(sessions, parts=[held]) as session:
+            session.get_one(Page, 7).text = "..."
+
+While a transaction has the handle's row locked, a heartbeat is tried again later. On MariaDB that
+is also a transaction that has checked the name, or has written the row. A handle that has ended is
+closed, and stays so.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from sqlalchemy import (
     ColumnElement,
+    Connection,
+    Engine,
     Integer,
     Select,
     String,
@@ -39,10 +55,22 @@ from sqlalchemy.types import TypeEngine
 
 from optilock.conditions.condition import Condition, Given
 from optilock.conditions.demands import Demand
+from optilock.dialects.rows import execute_unguarded
 from optilock.errors import ConfigurationError, Entry
+from optilock.leases.condition import ExplainedByMiss, MissCondition, label_of
+from optilock.leases.holders import next_ordinal, require_watched
 from optilock.mapped import facts
+from optilock.renewal import (
+    OnLost,
+    RenewedPart,
+    do_at_once,
+    held_in_thread,
+    require_own_connections,
+)
 from optilock.shares.errors import AccessDenied, DeletePending, HandleLost, SharingViolation
-from optilock.shares.locked import (
+from optilock.shares.names import connection_of, handle_clause, name_in_sql, shares_of
+from optilock.shares.operations import close_on, heartbeat_on, open
+from optilock.shares.values import (
     ALL,
     DELETE,
     USUAL,
@@ -50,25 +78,21 @@ from optilock.shares.locked import (
     Handle,
     Mode,
     Shares,
+    State,
     letters,
     mode,
-    name_in_sql,
-    shares_of,
 )
-from optilock.tables.shares import HANDLE_ID
+from optilock.tables import ANY_UUID
 from optilock.unit.parts import Part
-from optilock.watched.session.connections import session_given
-from optilock.watched.session.watched import demand, demand_always, demands_of_its_own, is_watched
-
-__all__ = ["BY_SHARES", "Shared", "Through", "use"]
+from optilock.watched.session.record import demand, demand_always, own_demands
 
 #: The value that each row has of its own: the handle under which it is written.
 _HANDLE = "share_handle"
-_KIND: TypeEngine[Any] = HANDLE_ID
+_KIND: TypeEngine[Any] = ANY_UUID
 
 
-class ByShares(Condition):
-    """On the rows of a class, without a handle; who has one is asked by :class:`_Under`."""
+class ShareCondition(ExplainedByMiss, Condition):
+    """The condition on rows without a handle. :class:`_Through` is that with one."""
 
     exact: ClassVar[bool] = False  # a look with locks comes first
 
@@ -77,11 +101,11 @@ class ByShares(Condition):
         self._deleting, self._given = deleting, given
 
     @property
-    def each(self) -> Mapping[str, TypeEngine[Any]]:
+    def row_parameters(self) -> Mapping[str, TypeEngine[Any]]:
         return {_HANDLE: _KIND} if self._given else {}
 
-    def when(self, *, deleting: bool, given: bool) -> Condition:
-        return by_shares(self._mapper, self._within, deleting=deleting, given=given)
+    def for_operation(self, *, deleting: bool, given: bool) -> Condition:
+        return share_condition(self._mapper, self._within, deleting=deleting, given=given)
 
     def clause(self, given: Given) -> ColumnElement[bool]:
         free = self._free()
@@ -89,7 +113,10 @@ class ByShares(Condition):
 
     @property
     def looks(self) -> tuple[ColumnElement[Any], ...]:
-        """Is it to be deleted? That waits for who is opening it. And: is nobody against us?"""
+        """Whether its deletion is pending, and whether no handle forbids the write.
+
+        The first waits for transactions that are opening the row.
+        """
         names = self._within.names
         pending: Select[Any] = select(names.c.delete_pending)
         pending = pending.where(names.c.name == name_in_sql(self._mapper))
@@ -100,13 +127,17 @@ class ByShares(Condition):
         return params.get(_HANDLE) is not None or bool(seen[1])
 
     def missed(self, params: Mapping[str, Any], seen: Sequence[Any]) -> Condition:
-        return _Missed(self, bool(seen[0]), self._deleting)
+        return MissCondition(
+            self, lambda entry: self._error(label_of(entry), pending=bool(seen[0]))
+        )
 
-    def explain(self, entry: Entry[Any]) -> Exception | None:
-        return None  # its own miss does
+    def _error(self, name: str, *, pending: bool) -> Exception:
+        if pending:
+            return DeletePending(name)
+        return SharingViolation(name, letters(DELETE if self._deleting else WRITE), "RWD", ())
 
     def _free(self) -> ColumnElement[bool]:
-        """No handle is open, and against us."""
+        """SQL: no open handle forbids the write."""
         table = self._within.handles
         against = and_(
             table.c.name == name_in_sql(self._mapper), table.c.until > self._within.clock
@@ -118,61 +149,49 @@ class ByShares(Condition):
 
 
 def _exists(handle: ColumnElement[bool], mapper: Mapper[Any]) -> ColumnElement[bool]:
-    """There is such a handle. Read with a lock: a plain read may show the snapshot's (MariaDB)."""
+    """SQL: there is such a handle. The lock shows the newest, not the snapshot's (MariaDB)."""
     found: Select[Any] = select(literal_column("1")).where(handle).correlate(*mapper.tables)
     return found.with_for_update(read=True, key_share=True).exists()
 
 
-class _Missed(Condition):
-    """A condition on a row of which it is known what is against us."""
-
-    def __init__(self, said: ByShares, pending: bool, deleting: bool) -> None:
-        self._said, self._pending, self._deleting = said, pending, deleting
-
-    def clause(self, given: Given) -> ColumnElement[bool]:
-        return self._said.clause(given)
-
-    def explain(self, entry: Entry[Any]) -> Exception:
-        name = _called(entry)
-        if self._pending:
-            return DeletePending(name)
-        return SharingViolation(name, letters(DELETE if self._deleting else WRITE), "RWD", ())
-
-
-def by_shares(mapper: Mapper[Any], within: Shares, *, deleting: bool, given: bool) -> ByShares:
-    """Made once for a class."""
+def share_condition(
+    mapper: Mapper[Any], within: Shares, *, deleting: bool, given: bool
+) -> ShareCondition:
+    """Return the condition of a class, which is made once."""
     shapes, place = facts(mapper).shapes, ("shares", deleting, given)
-    found: ByShares | None = shapes.get(place)
+    found: ShareCondition | None = shapes.get(place)
     if found is None:
-        found = shapes[place] = ByShares(mapper, within, deleting, given)
+        found = shapes[place] = ShareCondition(mapper, within, deleting, given)
     return found
 
 
 class _ByShares(Demand):
-    """What is demanded of every session that writes rows of such classes."""
+    """The demand of sessions that write rows of classes with the mixin."""
 
     values: Mapping[str, Any] = {}
 
     def on(self, mapper: Mapper[Any]) -> Condition | None:
         within = shares_of(mapper)
-        return None if within is None else by_shares(mapper, within, deleting=False, given=False)
+        return (
+            None if within is None else share_condition(mapper, within, deleting=False, given=False)
+        )
 
 
-BY_SHARES = _ByShares()
+SHARE_DEMAND = _ByShares()
 
 
 @dataclass(frozen=True)
 class _Through(Condition):
-    """The handle of this row is open, with the access that it takes; of other rows: true."""
+    """The handle of this row is open, with the needed access; true for other rows."""
 
     mapper: Mapper[Any]
     within: Shares = field(compare=False)
     ordinal: int
     access: Mode = WRITE
-    #: Known of a miss alone, as a value is no structure.
+    #: Of a miss; not compared, so that statements are cached for all handles.
     may: bool = field(default=True, compare=False)
 
-    def when(self, *, deleting: bool, given: bool) -> Condition:
+    def for_operation(self, *, deleting: bool, given: bool) -> Condition:
         return replace(self, access=DELETE if deleting else WRITE)
 
     def clause(self, given: Given) -> ColumnElement[bool]:
@@ -194,7 +213,7 @@ class _Through(Condition):
         return replace(self, may=bool(had & self.access))
 
     def explain(self, entry: Entry[Any]) -> Exception:
-        return HandleLost(_called(entry)) if self.may else AccessDenied(_called(entry))
+        return HandleLost(label_of(entry)) if self.may else AccessDenied(label_of(entry))
 
 
 class _UnderHandle(Demand):
@@ -226,48 +245,35 @@ class Through(Part):
 
 
 def use(session: Session, handle: Handle) -> None:
-    """From here on the session writes the row that is open through its handle.
+    """Let the session write the open row through its handle from here on.
 
     Raises:
-        ConfigurationError: nobody watches the session; or no row is open, but a name.
+        ConfigurationError: the session is not watched, or the handle is not that of a row.
     """
-    session = session_given(session, "shares.use", "shares.use(session.sync_session, handle)")
-    if not is_watched(session):
-        raise ConfigurationError(
-            f"shares.use() got a session that nobody watches ({type(session).__name__}), so nothing"
-            " would look at what it writes: use optilock.watch() on its factory, or a UnitOfWork."
-        )
+    session = require_watched(session, "shares.use", "handle")
     if not isinstance(handle, Handle) or handle.of is None:
         raise ConfigurationError(
-            "shares.use() takes the handle of a row, shares.open(session, page, ...): no write says"
-            " that it is one of another name. Ask for that with check(..., handle=handle)."
+            "shares.use() takes the handle of a row, shares.open(session, page, ...): no write is"
+            " known to be of another name. Call check(..., handle=handle) for that."
         )
     mapper: Mapper[Any] = inspect(handle.of[0])
-    ordinal = session.info[_HANDLES] = session.info.get(_HANDLES, 0) + 1
+    ordinal = next_ordinal(session, "optilock handles")
     demand(session, _UnderHandle(handle, mapper, ordinal))
-    demands_of_its_own(session).give((facts(mapper).root, handle.of[1]), {_HANDLE: handle.id})
-
-
-_HANDLES = "optilock handles"
-
-
-def _called(entry: Entry[Any]) -> str:
-    key = entry.identity[0] if len(entry.identity) == 1 else entry.identity
-    return f"{entry.model.__name__} {key!r}"
+    own_demands(session).give_row_values((facts(mapper).root, handle.of[1]), {_HANDLE: handle.id})
 
 
 class Shared:
-    """Mixin: nobody writes a row of the class against those who have it open."""
+    """Mixin: no write of a row is against its open handles."""
 
     __shares__: ClassVar[Shares] = USUAL
 
 
 @event.listens_for(Shared, "instrument_class", propagate=True)
 def _guard(mapper: Mapper[Any], cls: type[Any]) -> None:
-    """From here on its rows are asked for.
+    """Demand the condition for rows of the class.
 
     Raises:
-        ConfigurationError: nobody could say their names.
+        ConfigurationError: its rows cannot have names.
     """
     if not isinstance(cls.__shares__, Shares):
         raise ConfigurationError(
@@ -289,4 +295,119 @@ def _guard(mapper: Mapper[Any], cls: type[Any]) -> None:
                 " the name of a row is made of its key. Use a key of integers or texts."
             )
     cls.__shares__.of_rows.add(table.name)
-    demand_always(BY_SHARES)
+    demand_always(SHARE_DEMAND)
+
+
+# -- handles that stay open ------------------------------------------------------------------------
+
+
+class Opened(RenewedPart[HandleLost]):
+    """The handle of a ``with`` block; a part of the units that write its row."""
+
+    kind = "handle"
+    lost_as = HandleLost
+
+    def __init__(self, handle: Handle, on_lost: OnLost | None, began: float) -> None:
+        assert handle.seconds is not None
+        super().__init__(f"the handle of {handle.name!r}", handle.seconds, on_lost, began)
+        self._handle = handle
+        #: The state of the name after the end of the block; ``None`` before.
+        self.state: State | None = None
+
+    @property
+    def handle(self) -> Handle:
+        """The handle, as it was after the last heartbeat."""
+        return self._handle
+
+    def use(self, session: Session) -> None:
+        """Let a watched session write the row through the handle: :func:`optilock.shares.use`."""
+        use(session, self._handle)
+
+    def renew(self, engine: Engine) -> bool:
+        handle = self._handle
+        table = handle.within.handles
+        here = _one().select_from(table).where(handle_clause(handle.within, handle.id, handle.name))
+        return do_at_once(engine, here, table, self.renew_on, self._gone)
+
+    def end(self, engine: Engine) -> bool:
+        names = self._handle.within.names
+        here = _one().select_from(names).where(names.c.name == self._handle.name)
+        return do_at_once(engine, here, names, self._close_on, lambda one: None)
+
+    def silence(self) -> HandleLost:
+        return HandleLost(self._handle.name)
+
+    def renew_on(self, connection: Connection) -> None:
+        self._handle = heartbeat_on(connection, self._handle)
+
+    def _close_on(self, connection: Connection) -> None:
+        """Close it. If its time was over, the lock of its name has closed it, and it was lost."""
+        alive = self._is_there(connection, self._handle.within.clock)
+        self.state = close_on(connection, self._handle)
+        if not alive:
+            self._error = self.silence()
+
+    def _gone(self, connection: Connection) -> HandleLost | None:
+        """Return an error if it was closed. Its time can be read only while it is locked."""
+        return None if self._is_there(connection) else self.silence()
+
+    def _is_there(self, connection: Connection, now: ColumnElement[Any] | None = None) -> bool:
+        """Return whether it is stored, and lasts longer than ``now``. This waits for no lock."""
+        within = self._handle.within
+        found = _one().where(handle_clause(within, self._handle.id, self._handle.name))
+        if now is not None:
+            found = found.where(within.handles.c.until > now)
+        return execute_unguarded(connection, found).first() is not None
+
+
+@contextmanager
+def opened(
+    sessions: Any,
+    name: Any,
+    access: str,
+    share: str = "",
+    *,
+    seconds: Any = None,
+    owner: str | None = None,
+    create: bool = True,
+    delete_on_close: bool = False,
+    within: Shares = USUAL,
+    on_lost: OnLost | None = None,
+) -> Iterator[Opened]:
+    """Have a name, or a row, open for the length of the block.
+
+    The handle is closed when the block is left, also by an error. When it is lost, ``on_lost`` is
+    called at once; ``held.check()`` raises, and so does the end of the block.
+
+    Args:
+        sessions: a ``sessionmaker``, a ``scoped_session`` or an ``Engine``.
+        name, access, share, owner, create, delete_on_close, within: as for
+            :func:`optilock.shares.open`.
+        seconds: after which the handle is closed if this process dies.
+        on_lost: called once, in the thread that sends heartbeats, when the handle is lost.
+
+    Raises:
+        SharingViolation, DeletePending, NameNotFound, AccessDenied, ReadOnlyName,
+            ConfigurationError: as ``open``; the block is not entered.
+        HandleLost: at the end of the block, if the handle was lost before.
+    """
+    options: Any = {"owner": owner, "create": create, "delete_on_close": delete_on_close}
+    options |= {"seconds": seconds, "within": within, "on_lost": on_lost}
+    with held_in_thread(
+        "shares.opened", sessions, open_held, name, access, share, **options
+    ) as held:
+        yield held
+
+
+def open_held(
+    session: Session, name: Any, access: str, share: str, *, on_lost: OnLost | None, **options: Any
+) -> tuple[Opened, Engine]:
+    """Open it in the session's transaction; return it, and the engine that sends heartbeats."""
+    began = time.monotonic()
+    engine = connection_of(session, "opened", options["within"]).engine
+    require_own_connections(engine, "shares.opened", "open() and heartbeat()")
+    return Opened(open(session, name, access, share, **options), on_lost, began), engine
+
+
+def _one() -> Select[tuple[int]]:
+    return select(literal_column("1"))

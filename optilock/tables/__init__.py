@@ -1,15 +1,15 @@
-"""optilock's own tables, in named sets: a file a set.
+"""optilock's own tables, in named sets.
 
-A set begins at revision 0, where there is nothing, and each of its steps leads one revision
-further, and back. A migration names the revision, so it does the same for ever::
+A set begins at revision 0 without tables, and each of its steps leads one revision further, and
+back. A migration names the revision, so its result never changes::
 
     op.create_optilock_tables("commit_tokens")              # to revision 1
     op.upgrade_optilock_tables("commit_tokens", to=2)       # one step
 
-:mod:`commit_tokens` are of units that must be applied once, :mod:`leases` of leased names,
-:mod:`shares` of names that are open, :mod:`queue` of messages. A new set is a module of this
-package with a ``SET``; nothing else has to know of it. Its tables are left alone by autogenerate,
-which otherwise would drop what a project's models do not mention.
+:mod:`names` has three sets with a row for each name: ``commit_tokens`` of units that must be
+applied once, ``leases`` of leased names, and ``shares`` of open names. :mod:`queue` has the set of
+messages. A new set is a module of this package with ``SETS``, which needs no registration.
+Autogenerate ignores its tables; otherwise it would drop tables without a model.
 """
 
 from __future__ import annotations
@@ -20,14 +20,24 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import MetaData
+from sqlalchemy import VARCHAR, MetaData, String, Uuid
 
 from optilock.errors import ConfigurationError
 
-__all__ = ["VERSION_TABLE", "Step", "TableSet", "table_set", "table_sets"]
+__all__ = [
+    "ANY_UUID",
+    "VERSION_TABLE",
+    "Step",
+    "TableSet",
+    "exact_text",
+    "table_set",
+    "table_sets",
+]
 
-#: Where the migrations that come with optilock note how far they are.
+#: The version table of the migrations that come with optilock.
 VERSION_TABLE = "optilock_alembic_version"
+#: A UUID of 128 bits; MariaDB's own type takes only UUIDs of some versions.
+ANY_UUID = Uuid().with_variant(Uuid(native_uuid=False), "mysql", "mariadb")
 
 
 #: ``do(op, schema)``, with Alembic's operations.
@@ -46,14 +56,14 @@ class Step:
 class TableSet:
     """Tables of one feature.
 
-    ``steps`` are never changed once they are released: what comes later is another step. ``tables``
-    are as they stand after the last one.
+    Released ``steps`` never change; later changes are further steps. ``tables`` are as after the
+    last step.
     """
 
     name: str
     tables: MetaData
     steps: tuple[Step, ...]
-    #: The same set with tables of another name, where it has one to choose.
+    #: Returns the same set with tables of another name, if they can be named.
     named: Callable[[str], TableSet] | None = None
 
     @property
@@ -65,31 +75,45 @@ class TableSet:
         return tuple(table.name for table in self.tables.sorted_tables)
 
 
+class _ExactText(VARCHAR):
+    """A text that MariaDB compares byte by byte; its own type would import its dialect."""
+
+    __visit_name__ = "VARCHAR"
+    charset = "utf8mb4"
+
+    def __init__(self, length: int | None = None) -> None:
+        super().__init__(length, collation="utf8mb4_nopad_bin")
+
+
+def exact_text(length: int = 200) -> String:
+    """Return the type of a name. MariaDB's usual collations treat 'a', 'A' and 'a ' as equal."""
+    return String(length).with_variant(_ExactText(length), "mysql", "mariadb")
+
+
 def table_sets() -> dict[str, TableSet]:
-    """All sets by their names."""
+    """Return all sets by their names."""
     modules = (
         importlib.import_module(f"{__name__}.{found.name}")
         for found in pkgutil.iter_modules(__path__)
     )
-    sets = [module.SET for module in modules if hasattr(module, "SET")]
-    return {one.name: one for one in sets}
+    return {one.name: one for module in modules for one in getattr(module, "SETS", ())}
 
 
 def table_set(name: str, table: str | None = None) -> TableSet:
-    """One set; its tables are called ``table``, and names that begin so.
+    """Return one set; ``table`` is its tables' name, or their names' prefix.
 
     Raises:
         ConfigurationError: there is no set of that name, or it does not let its tables be named.
     """
-    known = table_sets()
-    if name not in known:
+    sets = table_sets()
+    if name not in sets:
         raise ConfigurationError(
             f"There is no set of optilock's tables named {name!r}: there are"
-            f" {', '.join(sorted(known))}."
+            f" {', '.join(sorted(sets))}."
         )
     if table is None:
-        return known[name]
-    named = known[name].named
+        return sets[name]
+    named = sets[name].named
     if named is None or not isinstance(table, str) or not table:
         raise ConfigurationError(
             f"The tables of {name} cannot be called {table!r}: leave table= out, or give a set that"

@@ -1,6 +1,6 @@
 """Messages of queues, their groups, and an archive: the tables of :mod:`optilock.queue`.
 
-Several queues, and several tenants, live in one set of tables.
+One set of tables can have several queues and several tenants.
 
 ``<table>``          a row for each message; ``optilock_message`` unless it is named otherwise
 ``<table>_group``    a row for each group that has messages: when its first one is to be had
@@ -8,46 +8,35 @@ Several queues, and several tenants, live in one set of tables.
 
 A message:
 
-``visible_at``   when it can be received. NULL: the message was deleted, and only its deduplication
-                 key lives on, until ``expires_at``
-``receipt``      what a receiver shows to delete the message; those received together share it
+``visible_at``   when it can be received. NULL: the message was deleted, and its deduplication key
+                 is kept until ``expires_at``
+``receipt``      needed to delete the message; messages received together have the same one
 ``receives``     how often it was received
 ``body``         JSON text, as it was sent
 ``group_key``    messages of a group are received in order, one at a time
 ``dedup_key``    there is one message with it
 
 A receive looks for the first visible rows of a queue, so it needs an index in that order, and each
-receive moves its rows in it: dead entries collect at its head. The migration therefore tells
-PostgreSQL to clean this table after every hundredth part, not after every fifth; who makes the
-tables from their metadata does so himself.
+receive moves its rows in it: dead entries collect at its head. The migration therefore lets
+PostgreSQL vacuum this table after one per cent of changes, not after a fifth. If you create the
+tables from their metadata, set ``autovacuum_vacuum_scale_factor`` yourself.
 """
 
 from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from sqlalchemy import (
-    BigInteger,
-    Column,
-    Index,
-    Integer,
-    MetaData,
-    String,
-    Table,
-    Text,
-    Uuid,
-)
-from sqlalchemy.dialects import mysql
+from sqlalchemy import BigInteger, Column, Index, Integer, MetaData, Table, Text
 
-from optilock.tables import Step, TableSet
+from optilock.tables import ANY_UUID, Step, TableSet, exact_text
 from optilock.tokens.timestamp import UtcDateTime
 
 __all__ = ["NAME", "RECEIPT", "MessageTables", "message_tables"]
 
-#: What the tables are called unless they are named otherwise.
+#: The default name of the tables.
 NAME = "optilock_message"
-#: MariaDB's own UUID takes some of them only, and a receipt may be anything.
-RECEIPT = Uuid().with_variant(Uuid(native_uuid=False), "mysql", "mariadb")
+#: The type of a receipt, which may be any UUID.
+RECEIPT = ANY_UUID
 #: The longest name of a tenant, a queue, a group, and the longest deduplication key.
 LONGEST = 200
 _NO_PARTIAL_INDEXES = ("mysql", "mariadb")
@@ -64,7 +53,7 @@ class MessageTables(NamedTuple):
 def message_tables(
     metadata: MetaData | None = None, *, table: str = NAME, schema: str | None = None
 ) -> MessageTables:
-    """The tables, for a ``MetaData`` of your own: autogenerate then makes them, and knows them."""
+    """Return the tables in a ``MetaData`` of your own, so that autogenerate creates them."""
     metadata = MetaData() if metadata is None else metadata
     messages = Table(
         table, metadata, *_message(), *_indexes(table), schema=schema, **_message_options()
@@ -74,29 +63,25 @@ def message_tables(
     return MessageTables(messages, groups, archive)
 
 
-def _word() -> String:
-    """MariaDB's usual collations take 'a' for 'A' and for 'a ', which would be another's queue."""
-    exact = mysql.VARCHAR(LONGEST, charset="utf8mb4", collation="utf8mb4_nopad_bin")
-    return String(LONGEST).with_variant(exact, "mysql", "mariadb")
-
-
 def _long() -> Text:
-    """JSON in ASCII, or the text of an error."""
+    """Return the type of JSON in ASCII, or of an error's text."""
+    from sqlalchemy.dialects import mysql
+
     wide = mysql.LONGTEXT(charset="utf8mb4", collation="utf8mb4_bin")
     return Text().with_variant(wide, "mysql", "mariadb")
 
 
 def _number() -> BigInteger:
-    """SQLite counts in columns of that one type only."""
+    """Return the type of a counted key: SQLite counts only in INTEGER columns."""
     return BigInteger().with_variant(Integer(), "sqlite")
 
 
 def _content() -> list[Column[Any]]:
     return [
-        Column("tenant", _word(), nullable=False),
-        Column("queue", _word(), nullable=False),
-        Column("group_key", _word()),
-        Column("dedup_key", _word()),
+        Column("tenant", exact_text(LONGEST), nullable=False),
+        Column("queue", exact_text(LONGEST), nullable=False),
+        Column("group_key", exact_text(LONGEST)),
+        Column("dedup_key", exact_text(LONGEST)),
         Column("sent_at", UtcDateTime(), nullable=False),
         Column("expires_at", UtcDateTime()),
         Column("receives", Integer(), nullable=False),
@@ -116,12 +101,12 @@ def _message() -> list[Column[Any]]:
 
 
 def _message_options() -> dict[str, Any]:
-    """No id is ever used again."""
+    """Return options by which no id is ever used again."""
     return {"sqlite_autoincrement": True}
 
 
 def _indexes(table: str) -> list[Index]:
-    """Where an index can leave rows out, those of groups are not in the way of the others."""
+    """Return the indexes. Partial ones keep rows of groups apart from the others."""
     return [
         _waiting(table).ddl_if(callable_=_has_partial_indexes),
         _waiting_in_all(table).ddl_if(callable_=_lacks_partial_indexes),
@@ -163,11 +148,11 @@ def _lacks_partial_indexes(*_: Any, dialect: Any, **__: Any) -> bool:
 
 
 def _group() -> list[Column[Any]]:
-    """``holder``: the id of the message that was received last and is not done."""
+    """Return the columns; ``holder`` is the id of the last received message that is not done."""
     return [
-        Column("tenant", _word(), primary_key=True),
-        Column("queue", _word(), primary_key=True),
-        Column("group_key", _word(), primary_key=True),
+        Column("tenant", exact_text(LONGEST), primary_key=True),
+        Column("queue", exact_text(LONGEST), primary_key=True),
+        Column("group_key", exact_text(LONGEST), primary_key=True),
         Column("visible_at", UtcDateTime(), nullable=False),
         Column("holder", BigInteger()),
     ]
@@ -208,7 +193,7 @@ def _set(table: str) -> TableSet:
 
 
 def _clean_often(op: Any, table: str, schema: str | None) -> None:
-    """SQLAlchemy 2.0.20 has no such option of a table."""
+    """Set the vacuum threshold by SQL: SQLAlchemy 2.0.20 has no such table option."""
     dialect = op.get_context().dialect
     if dialect.name == "postgresql":
         name = dialect.identifier_preparer.format_table(Table(table, MetaData(), schema=schema))
@@ -220,4 +205,4 @@ def _create_index(op: Any, index: Index, table: str, schema: str | None) -> None
     op.create_index(index.name, table, columns, schema=schema, unique=index.unique, **index.kwargs)
 
 
-SET = _set(NAME)
+SETS = (_set(NAME),)

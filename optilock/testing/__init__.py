@@ -1,7 +1,7 @@
 """Tools for tests of concurrent code: step sessions by hand, count statements.
 
 ============  ======================================================================================
-interleave    who does what, and in which order, is written in the test
+interleave    sessions that are stepped by hand, in the order that is written in the test
 counting      the statements that are sent
 round_trips   how often a client waits for its server
 ============  ======================================================================================

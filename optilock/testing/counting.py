@@ -1,4 +1,4 @@
-"""Count the statements that a piece of work sends, and read them.
+"""The statements that a piece of work sends, counted and recorded.
 
 ::
 
@@ -15,13 +15,13 @@
 A record is made where SQLAlchemy hands a statement to the driver's cursor, with the text that the
 driver gets, before the driver has it: a statement that the database refuses is counted too. One
 ``executemany`` is one record, with the number of its ``rows``. All connections of the engine count,
-those that were open before the block as well, in whatever thread.
+in every thread, also those that were open before the block.
 
 BEGIN, COMMIT and ROLLBACK are calls of the driver, not statements, and are not counted; savepoints
-are statements, and are. Not counted is what SQLAlchemy asks a server on its first connection, and
-what somebody sends over a cursor of the driver's own. Round trips are not counted either: one
-``executemany`` is one of them with some drivers, and one a row with others.
-:func:`optilock.testing.wire` counts them where they happen.
+are statements, and are. SQLAlchemy's own questions on a first connection are not counted, nor are
+statements that your code sends over a cursor of the driver. Round trips are not counted either: one
+``executemany`` is one round trip with some drivers, and one a row with others.
+:func:`optilock.testing.wire` counts them on the wire.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ class Statement:
     """A statement as the driver was given it."""
 
     text: str
-    #: Was the driver's ``executemany`` called, and not its ``execute``?
+    #: The driver's ``executemany`` was called, and not its ``execute``.
     executemany: bool
     #: Sets of parameters: 1, or those of the ``executemany``.
     rows: int = 1
 
 
 class Sent:
-    """What was sent so far, in order; it can be read inside the block and after it."""
+    """The statements so far, in order; it can be read inside the block and after it."""
 
     def __init__(self) -> None:
         self._statements: list[Statement] = []
@@ -72,7 +72,7 @@ class Sent:
 
 @contextmanager
 def count_statements(engine: Engine | AsyncEngine) -> Iterator[Sent]:
-    """Record what goes over ``engine`` until the block is left.
+    """Record the statements of ``engine`` until the block is left.
 
     Raises ``ConfigurationError`` for anything that is not an ``Engine`` or an ``AsyncEngine``.
     """
@@ -92,7 +92,7 @@ def count_statements(engine: Engine | AsyncEngine) -> Iterator[Sent]:
 
 
 def _sync(engine: Any) -> Engine:
-    """The engine whose events are asked; an AsyncEngine is a shell around it."""
+    """Return the engine that has the events; an AsyncEngine is a shell around it."""
     found = getattr(engine, "sync_engine", engine)
     if not isinstance(found, Engine):
         raise ConfigurationError(

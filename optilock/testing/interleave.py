@@ -1,4 +1,4 @@
-"""Step sessions by hand: who does what, and in which order, is written in the test.
+"""Sessions that are stepped by hand, in the order that is written in the test.
 
 ::
 
@@ -14,9 +14,9 @@
             with pytest.raises(ConcurrencyError):
                 alice.commit()
 
-Every side has a session and a thread of its own. ``do`` runs a step there, waits for it, and gives
-its value or raises its error. A step that has to wait for a lock is ``start``\\ ed, and the others
-go on::
+Every side has a session and a thread of its own. ``do`` runs a step there, waits for it, and
+returns its value or raises its error. Use ``start`` for a step that will wait for a lock, so that
+the others go on::
 
             alice.do(lambda session: session.flush())       # has the row's lock
             step = bob.start(lambda session: session.flush())
@@ -24,19 +24,19 @@ go on::
             alice.commit()
             step.result()                                   # bob's value, or his error
 
-What makes the sessions is a ``sessionmaker``, watched or not, an ``Engine``, or any function that
-gives a context manager with a session in it; ``lambda: UnitOfWork(SessionLocal)`` steps units of
-work, and ``leave()`` is then the end of the block, where the unit commits.
+Pass a ``sessionmaker`` (watched or not), an ``Engine``, or a function that returns a session
+context manager. ``lambda: UnitOfWork(SessionLocal)`` steps units of work; ``leave()`` is then the
+end of the block, where the unit commits.
 
 Nothing sleeps for a result. ``blocked()`` asks PostgreSQL and MariaDB whether the connection waits
-for a lock, over one more connection of the same pool. SQLite has nobody to ask: there a step that
-has begun a transaction and has not ended after ``GRACE`` seconds counts as blocked, so give such
+for a lock, over one more connection of the same pool. SQLite cannot answer: there a step that has
+begun a transaction and has not ended after ``GRACE`` seconds counts as blocked, so give such
 engines a longer ``timeout`` in their ``connect_args``.
 
 At the end of the block every session is rolled back and closed, those that wait for others last. An
-error of a step whose ``result()`` nobody asked for comes out there. Objects may be read and changed
-between the steps; what loads from the database belongs in a step. In case of doubt about who is
-stuck: no wait is longer than ``PATIENCE`` seconds unless ``timeout=`` says so.
+error of a step without a call of ``result()`` is raised there. Objects may be read and changed
+between the steps; code that loads from the database belongs in a step. No wait is longer than
+``PATIENCE`` seconds without a ``timeout=``.
 """
 
 from __future__ import annotations
@@ -64,20 +64,20 @@ R = TypeVar("R")
 # -- one step --------------------------------------------------------------------------------------
 
 
-#: Seconds after which a step that no database can be asked about counts as blocked.
+#: Seconds after which a step on SQLite counts as blocked.
 GRACE = 0.05
-#: Seconds that a step may take, unless the test says otherwise.
+#: Seconds that a step may take without a ``timeout=``.
 PATIENCE = 10.0
 #: Seconds before the first question to the database, and at least before the next one.
 _PAUSE = 0.005
 
 
 class OutOfStep(OptilockError, AssertionError):
-    """The steps did not go as the test says: one waits that should not, or the reverse."""
+    """The steps did not go as written in the test: one waits that should not, or the reverse."""
 
 
 class Step(Generic[R]):
-    """Something that a side is doing, or has done."""
+    """A piece of work that a side is doing, or has done."""
 
     def __init__(self, name: str, work: Callable[[Any], R], watcher: Watcher) -> None:
         self._name = name
@@ -91,11 +91,11 @@ class Step(Generic[R]):
 
     @property
     def ended(self) -> bool:
-        """Has it ended, well or not?"""
+        """Whether the step has ended, with a value or an error."""
         return self._future.done()
 
     def result(self, *, timeout: float = PATIENCE) -> R:
-        """Wait for the end of the step, and give its value; its error is raised.
+        """Wait for the end of the step, and return its value or raise its error.
 
         Raises ``OutOfStep`` when it takes longer than ``timeout`` seconds.
         """
@@ -110,7 +110,7 @@ class Step(Generic[R]):
         return self._future.result()
 
     def blocked(self, *, timeout: float = PATIENCE) -> Step[R]:
-        """Wait until the step waits for a lock, and give the step itself.
+        """Wait until the step waits for a lock, and return the step itself.
 
         Raises ``OutOfStep`` when it ends instead, or runs for ``timeout`` seconds without waiting.
         """
@@ -130,11 +130,11 @@ class Step(Generic[R]):
         ) from self._future.exception()
 
     def unseen_error(self) -> BaseException | None:
-        """The error of a step that has ended, when nobody has asked for its result."""
+        """Return the error of an ended step without a call of ``result()``."""
         return None if self._seen or not self.ended else self._future.exception()
 
     def run(self, session: Session) -> None:
-        """Called by the side, in its own thread."""
+        """Do the work; the side calls this in its own thread."""
         try:
             value = self._work(session)
         except BaseException as error:
@@ -157,14 +157,14 @@ class Watcher:
         event.listen(session, "after_transaction_end", self._after_transaction_end)
 
     def waits(self) -> bool | None:
-        """Does the session wait for a lock? ``None`` where the database cannot tell."""
+        """Return whether the session waits for a lock; ``None`` if the database cannot tell."""
         answers = [_waits(engine, number) for engine, number in tuple(self._places)]
         if any(answers):
             return True
         return None if None in answers else False
 
     def pause(self) -> float:
-        """Seconds to the next question, so that the answer is a new one."""
+        """Return the seconds to the next question, so that its answer is new."""
         return max((_pause(engine) for engine, _ in tuple(self._places)), default=0.0)
 
     def _after_begin(self, session: Session, _: SessionTransaction, connection: Connection) -> None:
@@ -200,9 +200,10 @@ def _waits(engine: Engine, number: int | None) -> bool | None:
 def interleave(
     sessions: Callable[[], AbstractContextManager[S]] | Engine, *names: str
 ) -> Iterator[tuple[Side[S], ...]]:
-    """One :class:`Side` for each name, with a session of its own.
+    """Make one :class:`Side` for each name, with a session of its own.
 
-    Raises ``ConfigurationError`` without names, when two are alike, and for what makes no sessions.
+    Raises:
+        ConfigurationError: there are no names, two are equal, or ``sessions`` makes no sessions.
     """
     if not names or len(set(names)) < len(names):
         raise ConfigurationError(
@@ -241,7 +242,7 @@ def _factory(sessions: Any) -> Callable[[], AbstractContextManager[Any]]:
 
 
 def _end(sides: list[Side[S]]) -> None:
-    """Roll back and close: who waits for a lock gets it from those who end before."""
+    """Roll back and close; a side that waits for a lock gets it from those that end before."""
     for side in sides:
         side.abandon()
     for side in sides:
@@ -249,7 +250,7 @@ def _end(sides: list[Side[S]]) -> None:
 
 
 class Side(Generic[S]):
-    """One of those who work at the same time."""
+    """One of the sessions that work at the same time."""
 
     def __init__(self, name: str, make: Callable[[], AbstractContextManager[S]]) -> None:
         self.name = name
@@ -267,7 +268,7 @@ class Side(Generic[S]):
         return f"<Side {self.name}>"
 
     def do(self, step: Callable[[S], R], *, timeout: float = PATIENCE) -> R:
-        """Run ``step`` with the session, wait for it, and give its value; its error is raised.
+        """Run ``step`` with the session, wait for it, and return its value or raise its error.
 
         Raises ``OutOfStep`` when it takes longer than ``timeout`` seconds.
         """
@@ -287,7 +288,7 @@ class Side(Generic[S]):
         return started
 
     def flush(self) -> None:
-        """Write what the session holds."""
+        """Flush the session."""
         self.do(lambda session: session.flush())
 
     def commit(self) -> None:
@@ -317,7 +318,7 @@ class Side(Generic[S]):
             self._inbox.put(None)
 
     def has_left(self, timeout: float) -> bool:
-        """Wait at most ``timeout`` seconds for the end of the block; has it come?"""
+        """Wait at most ``timeout`` seconds for the end of the block; return whether it came."""
         try:
             self._left.exception(timeout)
         except TimeoutError:
@@ -325,7 +326,7 @@ class Side(Generic[S]):
         return True
 
     def unseen_errors(self) -> list[BaseException]:
-        """The errors that nobody has asked for: of steps, and of an end that was not asked for."""
+        """Return the errors of steps without ``result()``, and of an end without ``leave()``."""
         errors = [step.unseen_error() for step in self._steps]
         if self._abandoned and self._left.done():
             errors.append(self._left.exception())

@@ -1,4 +1,4 @@
-"""Count round trips where they happen: on the wire between the driver and its server.
+"""Round trips, counted on the wire between the driver and its server.
 
 ::
 
@@ -11,13 +11,14 @@
             session.flush()
         assert trips.count == 1
 
-Between the two stands a small proxy on the loopback interface. It passes everything on as it is,
-and counts what the client sends and then waits for: a query or a Sync of PostgreSQL, a command of
-MariaDB or MySQL. A driver that pipelines sends many statements and waits once, and one that sends
-the rows of an ``executemany`` singly waits once for each: both are seen here, and nowhere above the
-driver. BEGIN, COMMIT and savepoints count, logging in does not.
+Between the two is a small proxy on the loopback interface. It passes everything on unchanged, and
+counts each request for whose answer the client waits: a query or a Sync of PostgreSQL, a command of
+MariaDB or MySQL. A driver that pipelines sends many statements and waits once. One that sends the
+rows of an ``executemany`` singly waits once for each. Both can be seen only below the driver.
+BEGIN, COMMIT and savepoints count, logging in does not.
 
-The line must be readable: encryption is switched off where the driver's URL can say so (psycopg).
+The line must be readable: encryption is switched off if the driver's URL has an option for it
+(psycopg).
 ``ConfigurationError`` is raised for a URL without a host, and for other databases.
 """
 
@@ -66,14 +67,14 @@ class Wire:
             self._listeners.remove(trips)
 
     def add(self, requests: int) -> None:
-        """Called by the line, before the requests are passed on."""
+        """Count requests; the line calls this before it passes them on."""
         for trips in self._listeners:
             trips.count += requests
 
 
 @contextmanager
 def wire(url: str | URL) -> Iterator[Wire]:
-    """A counted line to the server of ``url``, which is cut when the block is left."""
+    """Make a counted line to the server of ``url``; it is cut when the block is left."""
     asked = make_url(url)
     protocol, server = _protocol(asked), (asked.host or "", asked.port or _port(asked))
     if not asked.host:
@@ -140,7 +141,7 @@ def _counted_by(line: Wire, reader: Protocol) -> Callable[[bytes], None]:
 
 
 def _not_read(data: bytes) -> None:
-    """What the server answers."""
+    """Pass on the server's answers."""
 
 
 def _pass_on(source: socket.socket, target: socket.socket, see: Callable[[bytes], None]) -> None:
@@ -165,7 +166,7 @@ class Protocol(TypingProtocol):
     """One connection's client side."""
 
     def requests(self, data: bytes) -> int:
-        """How many requests are complete with these bytes."""
+        """Return the number of requests that are complete with these bytes."""
 
 
 class PostgreSQL:
@@ -191,7 +192,7 @@ class PostgreSQL:
         return count
 
     def _next(self) -> int | None:
-        """The type of the next message, 0 where it has none; ``None`` while it is incomplete."""
+        """Return the type of the next message, 0 if it has none, ``None`` if it is incomplete."""
         head = 1 if self._started else 0
         if len(self._buffer) < head + 4:
             return None
@@ -225,7 +226,7 @@ class MySQL:
         return count
 
     def _next(self) -> int | None:
-        """The next command, -1 for what is none; ``None`` while the packet is incomplete."""
+        """Return the next command, -1 if there is none, ``None`` if the packet is incomplete."""
         if len(self._buffer) < 4:
             return None
         size = 4 + int.from_bytes(self._buffer[:3], "little")

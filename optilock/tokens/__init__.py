@@ -1,9 +1,10 @@
-"""Concurrency tokens: what says that a row is still the one that was read. One file for each kind.
+"""Concurrency tokens, one file for each kind: a value that changes with each write of a row.
 
-:mod:`base` is what every kind has. Python makes the versions of a :mod:`counter` and of
-:mod:`unique`, the database those of :mod:`timestamp` and :mod:`row_version`, the application those
-of :mod:`manual`. :mod:`compare_values` needs no column. :mod:`guard_trigger` is the trigger that
-keeps the versions true where others write.
+:mod:`base` has the class of all kinds. Python makes the versions of a :mod:`counter` and of
+:mod:`unique`, the database the versions of :mod:`timestamp` and :mod:`row_version`, the application
+the versions of :mod:`manual`. :mod:`compare_values` needs no column. :mod:`sql_functions` has the
+clock of the database, and :mod:`guard_trigger` the trigger that moves the version of a row that
+another program writes.
 """
 
 from optilock.tokens.base import Token

@@ -1,9 +1,8 @@
-"""What every token with a column can do, and what a kind of token says of itself.
+"""The class of all tokens with a column, which each kind overrides.
 
-A kind is a frozen dataclass in a file of its own. Elsewhere nobody asks which kind a token is: who
-makes its versions, what SQL makes them, whether a table has the column anyway, what ``--token``
-calls it, all that the token tells itself. So a new kind is one new file; ``docs/tokens.md`` has an
-example.
+A kind is a frozen dataclass in a file of its own. Other modules never ask which kind a token is.
+Its class declares who makes the versions, their SQL, the name for ``--token``, and so on. So a new
+kind is one new file, and subclassing registers it; ``docs/tokens.md`` has an example.
 """
 
 from __future__ import annotations
@@ -21,13 +20,11 @@ from sqlalchemy.types import TypeEngine
 
 from optilock.errors import ConfigurationError
 
-__all__ = ["Maker", "Token", "kinds"]
-
 #: Who makes the next version: Python from the one before (``next``) or from the values of the row
 #: (``make``), the database, or the application, which assigns it.
 Maker = Literal["python", "values", "database", "application"]
 
-#: What a declarative class uses itself.
+#: Names that a declarative class uses itself.
 _TAKEN = ("metadata", "registry")
 
 
@@ -95,7 +92,7 @@ class Token:
         raise NotImplementedError  # every kind says its own
 
     def accepts(self, column: Column[Any]) -> bool:
-        """Can this token live in a column that the class has declared itself?"""
+        """Return whether this token can use a column that the class has declared itself."""
         return isinstance(column.type, type(self.type()))
 
     def take(self, column: Column[Any]) -> None:
@@ -153,7 +150,7 @@ class Token:
         raise NotImplementedError  # said by every kind whose versions Python makes
 
     def anew(self) -> Any:
-        """A version for a row whose own one nobody has read: chance makes it, or a clock.
+        """Return a version for a row whose own one was not read: a random one, or a time.
 
         Raises ``ConfigurationError`` where each version is made from the one before.
         """
@@ -169,12 +166,12 @@ class Token:
 
     @property
     def is_made_anew(self) -> bool:
-        """Is a version made without the one before, by chance or a clock?"""
+        """Whether a version is made without the one before, at random or from a clock."""
         return not self.predictable and (self.drawn(bytes(32)) is not None or not _depends(self))
 
     @property
     def counts(self) -> bool:
-        """Is the next version one more?"""
+        """Whether the next version is one more."""
         return self.has_trigger
 
     @property
@@ -192,7 +189,7 @@ class Token:
 
     @property
     def touchable(self) -> bool:
-        """Can the version be moved though nothing of the row changes?"""
+        """Whether the version can be moved though nothing else of the row changes."""
         return self.made_by in ("python", "database")
 
     def touch(self, column: Column[Any]) -> Mapping[Column[Any], ColumnElement[Any]]:
@@ -214,12 +211,12 @@ class Token:
 
     @property
     def has_trigger(self) -> bool:
-        """Does a trigger of its own make the versions?"""
+        """Whether a trigger of the token makes the versions."""
         return False
 
     @property
     def is_system(self) -> bool:
-        """Is it a column that every table has, so that nobody adds, fills or drops it?"""
+        """Whether every table has the column, so that it is not added, filled or dropped."""
         return False
 
     def first(self) -> ColumnElement[Any] | None:
@@ -232,7 +229,7 @@ class Token:
 
     @property
     def can_be_guarded(self) -> bool:
-        """Can a guard trigger move the version?"""
+        """Whether a guard trigger can move the version."""
         return self.following(literal_column("old")) is not None
 
     # -- in a migration ------------------------------------------------------------------------
@@ -263,8 +260,8 @@ _TRIED = 8
 def _depends(token: Token) -> bool:
     """Is a version made from the one before it? Chance and clocks do not look at that.
 
-    Those that are counted, by whatever steps, grow from one to the next, and a first one that is
-    made after them is less than the last.
+    Versions that are counted grow from one to the next, and a first version that is made after
+    them is less than the last.
     """
     following = token.next
     fresh = [following(None) for _ in range(3)]

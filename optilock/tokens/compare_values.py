@@ -1,6 +1,6 @@
 """No column: the values that were read are compared with the stored ones.
 
-For tables whose schema nobody may change, and for columns that other programs write without
+For tables whose schema may not change, and for columns that other programs write without
 knowing of a version::
 
     class Invoice(Versioned, Base):
@@ -27,8 +27,6 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from optilock.errors import ConfigurationError
-
-__all__ = ["CompareValues"]
 
 Which = Literal["named", "all", "changed"]
 

@@ -15,8 +15,6 @@ from sqlalchemy.types import TypeEngine
 
 from optilock.tokens.base import Token
 
-__all__ = ["Counter"]
-
 
 @dataclass(frozen=True)
 class Counter(Token):

@@ -1,14 +1,14 @@
-"""The trigger that keeps foreign writers honest, as a value.
+"""The trigger that moves the version when another program writes a row, as a value.
 
-An UPDATE that changes a row and leaves its version as it was goes unnoticed by everybody who has
-read the row. The guard trigger of a table moves the version then (``"bump"``), or refuses the
-UPDATE (``"reject"``). A class asks for one::
+No session that has read a row notices an UPDATE that leaves its version as it was. The guard
+trigger of a table moves the version then (``"bump"``), or refuses the UPDATE (``"reject"``). A
+class asks for one::
 
     class Page(Versioned, Base):
         __version_guard__ = "bump"
 
-It leaves alone whatever moves the version itself, as every write of optilock does, UPDATEs that
-change ignored columns only, and writes under ``no_bump``. A row without a version (NULL, before a
+It ignores writes that move the version, as every write of optilock does, UPDATEs of ignored
+columns only, and writes under ``no_bump``. A row without a version (NULL, before a
 roll-out has come to it) has none that could be moved.
 """
 
@@ -23,8 +23,6 @@ from typing import Any, Literal
 from optilock.errors import ConfigurationError
 from optilock.tokens.base import Token, kinds
 
-__all__ = ["GuardTrigger", "Policy", "check_guard", "is_guard", "read_mark", "short_name"]
-
 Policy = Literal["bump", "reject"]
 _POLICIES = ("bump", "reject")
 _PREFIX = "optilock_guard_"
@@ -34,7 +32,7 @@ _LONGEST = 63
 
 
 def check_guard(policy: object, token: object, where: str) -> None:
-    """Refuse what is no policy, and tokens that a trigger cannot move.
+    """Refuse an unknown policy, and tokens that a trigger cannot move.
 
     Raises:
         ConfigurationError: with what to write instead.
@@ -97,8 +95,8 @@ class GuardTrigger:
     ) -> tuple[GuardTrigger, GuardTrigger]:
         """As it is made for the ``mapped`` columns, and as it may be made as well.
 
-        The second one counts whatever is ``there``, in the table: so a roll-out makes it, which
-        knows the table alone.
+        The second one counts all columns that are ``there``, in the table: a roll-out, which knows
+        the table alone, makes it so.
         """
         made = self.ignoring(generated, (name for name in mapped if name != self.column))
         if not made.columns:
@@ -130,7 +128,7 @@ class GuardTrigger:
 
 
 def read_mark(source: str, table: str, schema: str | None) -> GuardTrigger | None:
-    """The trigger that wrote this source; None if it is somebody else's."""
+    """Return the guard trigger with this source; ``None`` for any other trigger."""
     start = source.find(_MARK)
     if start < 0:
         return None
@@ -147,7 +145,7 @@ def read_mark(source: str, table: str, schema: str | None) -> GuardTrigger | Non
 
 
 def is_guard(name: str) -> bool:
-    """Is this the name of a guard trigger?"""
+    """Return whether this is the name of a guard trigger."""
     return name.startswith(_PREFIX)
 
 

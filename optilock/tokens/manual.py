@@ -11,8 +11,8 @@
     contract.printed = True                               # one that does not
 
 Every UPDATE and DELETE compares the version that was read, also one that leaves it as it is. It
-moves only when the application assigns another: whoever changes a row without doing so leaves other
-writers' versions good. Two different writes must never have the same version; random values, or
+moves only when the application assigns another: a change of a row without that leaves other
+writers' versions valid. Two different writes must never have the same version; random values, or
 those of another system's rows, are safe, and counting in Python is not (two writers count to the
 same number): that is what ``Counter`` is for.
 
@@ -30,15 +30,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Column, String, Text, Unicode, UnicodeText
-from sqlalchemy.dialects import mysql
+from sqlalchemy import TEXT, VARCHAR, Column, String, Text, Unicode, UnicodeText
 from sqlalchemy.exc import ArgumentError
 from sqlalchemy.types import TypeEngine, to_instance
 
 from optilock.errors import ConfigurationError
 from optilock.tokens.base import Token
-
-__all__ = ["Manual"]
 
 _BINARY = "utf8mb4_bin"
 
@@ -53,7 +50,7 @@ class Manual(Token):
     def __init__(self, type: Any = None, *, name: str = "version", column: str | None = None):
         """``type`` is that of the column; leave it out where the class declares the column.
 
-        Raises ``ConfigurationError`` for what is not a type of SQLAlchemy.
+        Raises ``ConfigurationError`` unless it is a type of SQLAlchemy.
         """
         if type is not None:
             made = to_instance(type) if callable(type) else type
@@ -89,9 +86,9 @@ class Manual(Token):
 def _telling_case(kind: TypeEngine[Any]) -> TypeEngine[Any]:
     """The type, in a collation of MariaDB that tells upper from lower case."""
     if type(kind) in (String, Unicode) and isinstance(kind, String) and kind.length:
-        binary: TypeEngine[Any] = mysql.VARCHAR(kind.length, collation=_BINARY)
+        binary: TypeEngine[Any] = VARCHAR(kind.length, collation=_BINARY)
     elif type(kind) in (Text, UnicodeText):
-        binary = mysql.TEXT(collation=_BINARY)
+        binary = TEXT(collation=_BINARY)
     else:
         return kind
     if getattr(kind, "collation", None):

@@ -1,4 +1,4 @@
-"""A version that the database makes, whoever writes.
+"""A version that the database makes at every write.
 
 ::
 
@@ -12,7 +12,7 @@ Programs that know nothing of the version move it as well: raw SQL, a console, a
 That is what the other tokens cannot promise.
 
 The trigger is made with the table by ``metadata.create_all()`` and goes with ``drop_all()``; in
-migrations ``op.create_version_trigger`` makes it (:mod:`optilock.alembic.triggers`). A table
+migrations ``op.create_version_trigger`` makes it (:mod:`optilock.alembic.operations`). A table
 without it is noticed by the first write, and refused.
 
 ``xmin`` is the number of the transaction that wrote the row's current version
@@ -42,8 +42,6 @@ from sqlalchemy.types import BigInteger, Integer, String, TypeEngine, UserDefine
 
 from optilock.errors import ConfigurationError
 from optilock.tokens.base import Token
-
-__all__ = ["RowVersion", "TransactionId"]
 
 
 class _Xid(UserDefinedType[Any]):

@@ -1,7 +1,7 @@
 """A random value with every write.
 
-A row that was deleted and inserted again never passes for its predecessor, and the value tells
-nobody how often the row was written.
+A row that was deleted and inserted again never passes for its predecessor, and the value does not
+show how often the row was written.
 """
 
 from __future__ import annotations
@@ -10,19 +10,11 @@ import uuid
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Column, ColumnElement, FunctionElement, Uuid
+from sqlalchemy import Column, ColumnElement, Uuid
 from sqlalchemy.types import TypeEngine
 
 from optilock.tokens.base import Token
-
-__all__ = ["RandomUuid", "Unique"]
-
-
-class RandomUuid(FunctionElement[Any]):
-    """A UUID that the server makes; each engine that can has its own rule in ``dialects``."""
-
-    inherit_cache = True
-    type = Uuid()
+from optilock.tokens.sql_functions import RandomUuid
 
 
 @dataclass(frozen=True)

@@ -1,14 +1,14 @@
-"""Has SQLAlchemy what optilock uses of it, and does it flush as the known releases do?
+"""The check that SQLAlchemy has all that optilock uses of it, and flushes as the known releases do.
 
-Asked once in a process, by the first ``watch()``. A name that is gone would be an
-``AttributeError`` in the middle of a flush at best, and at worst a conflict that nobody notices: an
-attribute that is written and never read, or a key of a dictionary that is never there.
+It runs once in a process, in the first ``watch()``. Without it a missing name would raise
+``AttributeError`` in the middle of a flush at best. At worst it would hide a conflict: an attribute
+that is written and never read, or a key of a dictionary that is never there.
 
-The guard's own flush (:func:`optilock.undocumented.flushes.carry_out`) stands in the place of
-functions of SQLAlchemy. These are known by the syntax tree of their source: it is the same for
-every version of Python, and comments, annotations and layout do not count. To add a release: read
-what has changed in the function that :func:`other_functions` names, make the same change in
-``flushes.py`` or in ``watched/guard/columns_only.py`` if there is one to make, and add its digest.
+The guard's own flush (``watched/guard/flush.py``) replaces functions of
+SQLAlchemy. Each is known by the syntax tree of its source, which is the same for every version of
+Python, without comments, annotations and layout. To add a release: read the changes of the
+function that :func:`unknown_functions` names, make the same change in ``flushes.py`` or in
+``watched/guard/flush.py`` if there is one to make, and add its digest.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from hashlib import sha1
 from types import CodeType, FunctionType
 from typing import Any
 
-#: Where a name is looked for -> the names: an attribute of the class or of its objects, or what the
-#: source of the function names. The word before the point says what has it in this package, or in
-#: which method of the class it is. Of two owners, and of two names, either will do.
+#: Where a name is looked for -> the names: an attribute of the class or of its objects, or a name
+#: in the source of the function. The word before the point names its owner in this package, or
+#: the method of the class that has it. Of two owners, and of two names, either will do.
 NEEDED: Mapping[str, str] = {
     "sqlalchemy.orm:Session": (
         "session._new session._deleted session._flushing session._nested_transaction"
@@ -114,7 +114,7 @@ NEEDED: Mapping[str, str] = {
     "sqlalchemy.types:TypeEngine": "kind._has_bind_expression kind._variant_mapping",
 }
 
-#: The same, of what only the guard's own flush uses.
+#: The same for names that only the guard's own flush uses.
 OF_OWN_FLUSH: Mapping[str, str] = {
     "sqlalchemy.orm:Session": "session._autobegin_t session._warn_on_events",
     "sqlalchemy.orm:SessionTransaction": "transaction._begin",
@@ -130,7 +130,7 @@ OF_OWN_FLUSH: Mapping[str, str] = {
     "sqlalchemy.orm.events:InstanceEvents": "events.refresh_flush",
 }
 
-#: What the own flush does in the place of SQLAlchemy -> the digests of what is known.
+#: Functions that the own flush replaces -> the digests of their known sources.
 REPLACED: Mapping[str, str] = {
     "sqlalchemy.orm:Session.flush": "bf59187b",
     "sqlalchemy.orm:Session._flush": "09794095",
@@ -150,8 +150,8 @@ REPLACED: Mapping[str, str] = {
 }
 
 
-def missing(names: Mapping[str, str] = NEEDED) -> list[str]:
-    """The names that the installed SQLAlchemy has not, as this package writes them."""
+def missing_names(names: Mapping[str, str] = NEEDED) -> list[str]:
+    """Return the names that the installed SQLAlchemy does not have, as this package writes them."""
     return [
         name
         for owner, some in names.items()
@@ -160,13 +160,13 @@ def missing(names: Mapping[str, str] = NEEDED) -> list[str]:
     ]
 
 
-def other_functions() -> list[str]:
-    """What the own flush replaces, and is not as in any release that is known."""
+def unknown_functions() -> list[str]:
+    """Return the functions that the own flush replaces, and whose digest is of no known release."""
     return [name for name, known in REPLACED.items() if digest_of(name) not in known.split()]
 
 
 def digest_of(name: str) -> str | None:
-    """Of the syntax tree of a function; ``None``: it is not there, or nobody has its source."""
+    """Return the digest of a function's syntax tree; ``None`` if it or its source is missing."""
     for function in _found(name):
         code = getattr(function, "__code__", None)
         if isinstance(code, CodeType) and code.co_filename[0] == "<":  # SQLAlchemy's decorators
@@ -183,7 +183,7 @@ def digest_of(name: str) -> str | None:
 
 
 def _source_of(code: CodeType) -> str:
-    """Its lines; ``inspect.getsource()`` takes ten times as long."""
+    """Return its lines; ``inspect.getsource()`` takes ten times as long."""
     lines = linecache.getlines(code.co_filename)[code.co_firstlineno - 1 :]
     is_inside = False
     indent = len(lines[0]) - len(lines[0].lstrip()) if lines else 0
@@ -199,7 +199,7 @@ def _source_of(code: CodeType) -> str:
 
 
 def _found(name: str) -> Iterator[Any]:
-    """What the name stands for; of several after ``|`` those that are there."""
+    """Yield the objects with that name; of several after ``|`` those that exist."""
     module, _, rest = name.partition(":")
     for one in rest.split("|"):
         try:
@@ -209,7 +209,7 @@ def _found(name: str) -> Iterator[Any]:
 
 
 def _has(owner: Any, name: str) -> bool:
-    """Has it the attribute, or names it where its objects, or its parameters, are made?"""
+    """Return whether it has the attribute, or names it in its constructor, or in its parameters."""
     place, _, name = name.rpartition(".")
     if hasattr(owner, name) or _names(owner, name):
         return True
@@ -231,7 +231,7 @@ def _names(function: Any, name: str) -> bool:
 
 
 def _words_of(code: CodeType) -> Iterator[str]:
-    """The names and the texts in it, those of functions inside too."""
+    """Yield the names and the texts in the code, also of functions inside it."""
     yield from (*code.co_names, *code.co_varnames)
     yield from _texts_in(code.co_consts)
 
@@ -272,7 +272,7 @@ def _add_form(node: Any, parts: list[str]) -> None:
 
 
 def _is_docstring(node: Any) -> bool:
-    """A text that stands as a statement."""
+    """Return whether it is a text that is a statement."""
     return (
         isinstance(node, ast.Expr)
         and isinstance(node.value, ast.Constant)

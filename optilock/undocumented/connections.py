@@ -18,38 +18,38 @@ from sqlalchemy.types import TypeEngine
 _log = logging.getLogger("optilock")
 
 
-def while_connecting(error: BaseException) -> bool:
-    """Did it come out of a pool that was making a connection?
+def is_raised_while_connecting(error: BaseException) -> bool:
+    """Return whether a pool raised it while making a connection.
 
-    Asyncpg raises the operating system's own errors there, and nothing else tells them from others.
+    Asyncpg raises the operating system's own errors there, which look the same elsewhere.
     """
     return _connects in _passed_through(error)
 
 
-def while_setting_options(error: BaseException) -> bool:
-    """Did it come out of a level that SQLAlchemy was setting on a connection?
+def is_raised_while_setting_options(error: BaseException) -> bool:
+    """Return whether it was raised while SQLAlchemy set the isolation level of a connection.
 
     It sets one with the driver alone, whose error it leaves as it is.
     """
     return _sets_options in _passed_through(error)
 
 
-def not_from_commit(error: BaseException) -> bool:
-    """Is it certain that SQLAlchemy was not sending COMMIT, or PREPARE, when this was raised?
+def is_not_from_commit(error: BaseException) -> bool:
+    """Return whether it certainly was not raised while SQLAlchemy was sending COMMIT or PREPARE.
 
-    For errors that name no statement: so do those of a result that was still being read, and of the
-    question at which level a transaction runs. An error that was sent from another process does not
-    show where it was raised, so nothing is certain; and a ROLLBACK may come after statements that
-    have committed themselves.
+    For errors that name no statement. Errors of a result that was still being read name none, and
+    neither do those of the query for a transaction's level. An error that was sent from another
+    process does not show where it was raised, so nothing is certain. A ROLLBACK may come after
+    statements that have committed themselves.
     """
     passed = set(_passed_through(error))
     return _handles_errors in passed and passed.isdisjoint(_commits)
 
 
 def _raise_as_of(connection: Connection, error: Exception) -> NoReturn:
-    """Raise what the driver raised as SQLAlchemy raises the errors of a statement.
+    """Raise the driver's error as SQLAlchemy raises the errors of a statement.
 
-    A connection that is lost is thrown away, and with it all that the pool has made before it.
+    A lost connection is thrown away, and with it all that the pool has made before it.
     """
     connection._handle_dbapi_exception(error, None, None, None, None)
 
@@ -83,16 +83,16 @@ def demand_rollback(connection: Connection) -> None:
 
 
 def set_options(connection: Connection, options: Mapping[str, Any]) -> None:
-    """``connection.execution_options(...)`` on a new connection, which is closed when that fails.
+    """Call ``connection.execution_options(...)`` on a new connection, and close it if that fails.
 
-    SQLAlchemy sets a level with the driver alone. What ends it there (a task that is cancelled, an
-    error of the server) leaves nobody who could give the driver's connection back to the pool, and
-    it would wait there for the garbage collector. Nor does SQLAlchemy look at the driver's error:
-    of a pool whose server has been away, each attempt would meet one more dead connection.
+    SQLAlchemy sets a level with the driver alone. An interruption there (a cancelled task, an error
+    of the server) would leave the driver's connection out of the pool, until the garbage collector
+    finds it. SQLAlchemy does not examine the driver's error either: in a pool whose server has been
+    away, each attempt would meet one more dead connection.
 
-    It puts a level back while the connection returns to its pool. Where the connection is dead by
-    then, the driver's error would hide the program's own, or a COMMIT that has succeeded, and the
-    pool would count the connection as in use for ever.
+    It restores a level while the connection returns to its pool. If the connection is dead by then,
+    the driver's error would hide the program's own, or a COMMIT that has succeeded, and the pool
+    would count the connection as in use for ever.
     """
     try:
         connection.execution_options(**options)
@@ -120,11 +120,11 @@ def _put_back(
         _log.warning("a connection could not be put right and is thrown away", exc_info=True)
         record.invalidate()
     except BaseException:
-        thrown_away(record)
+        throw_away(record)
         raise
 
 
-def thrown_away(record: _ConnectionRecord) -> None:
+def throw_away(record: _ConnectionRecord) -> None:
     """Give the place in the pool back, when an interrupt keeps the pool from doing so."""
     record.invalidate()
     pool: Any = getattr(record, "_ConnectionRecord__pool")  # noqa: B009
@@ -132,74 +132,74 @@ def thrown_away(record: _ConnectionRecord) -> None:
 
 
 def renew_pool(connection: Connection) -> None:
-    """Let the pool make its connections anew, each when it is next asked for."""
+    """Let the pool make its connections again, each when it is next needed."""
     connection.engine.pool._invalidate(connection.connection, _checkin=False)
 
 
-def is_over(connection: Connection) -> bool:
-    """Does the connection demand that?"""
+def demands_rollback(connection: Connection) -> bool:
+    """Return whether the connection refuses statements until a rollback."""
     transaction = connection.get_transaction()
     return transaction is not None and not transaction.is_active
 
 
 def has_begin_listeners(engine: Engine) -> bool:
-    """Does a listener hear of each transaction that begins, and may send a BEGIN of its own?"""
+    """Return whether listeners are called when a transaction begins; one may send its own BEGIN."""
     return bool(engine.dispatch.begin)
 
 
 def has_commit_listeners(connection: Connection) -> bool:
-    """Does a listener hear of each COMMIT of the connection, before it is sent?"""
+    """Return whether listeners are called before each COMMIT of the connection."""
     return bool(connection.dispatch.commit or connection.engine.dispatch.commit)
 
 
 # -- dialects and types ----------------------------------------------------------------------------
 
 
-def double_percents(dialect: Dialect) -> bool:
-    """Does the compiler write ``%`` twice, for a driver that would take it for a parameter?"""
+def doubles_percents(dialect: Dialect) -> bool:
+    """Return whether the compiler doubles ``%``, for a driver that would read a parameter."""
     return dialect.identifier_preparer._double_percents
 
 
 def default_in_ddl(column: Column[Any], dialect: Dialect) -> str:
-    """The SQL of a column's ``server_default``, as CREATE TABLE has it."""
+    """Return the SQL of a column's ``server_default``, as CREATE TABLE has it."""
     compiler = dialect.ddl_compiler(dialect, None)  # type: ignore[arg-type]
     found = compiler.get_column_default_string(column)
     assert found is not None  # of columns that have one
-    return found.replace("%%", "%") if double_percents(dialect) else found
+    return found.replace("%%", "%") if doubles_percents(dialect) else found
 
 
 def reads_json_itself(dialect: Dialect) -> bool:
-    """Has the application its own reader of JSON (``create_engine(json_deserializer=...)``)?"""
+    """Return whether the application reads JSON (``create_engine(json_deserializer=...)``)."""
     return getattr(dialect, "_json_deserializer", None) is not None
 
 
 def json_writer(dialect: Dialect | None) -> Callable[[Any], Any]:
-    """What makes the text of a JSON value: ``create_engine(json_serializer=...)``, or Python's."""
+    """Return the function that writes JSON: ``create_engine(json_serializer=...)``, or Python's."""
     return getattr(dialect, "_json_serializer", None) or json.dumps
 
 
 def level_on_connect(dialect: Dialect) -> str | None:
-    """The ``isolation_level`` that ``create_engine`` was given."""
+    """Return the ``isolation_level`` given to ``create_engine``."""
     level: str | None = dialect._on_connect_isolation_level
     return level
 
 
 def skips_rollback(dialect: Dialect) -> bool:
-    """``create_engine(skip_autocommit_rollback=True)``, which SQLAlchemy has since 2.0.43."""
+    """Return ``create_engine(skip_autocommit_rollback=True)``, in SQLAlchemy since 2.0.43."""
     return bool(getattr(dialect, "skip_autocommit_rollback", False))
 
 
 def has_bind_expression(kind: TypeEngine[Any]) -> bool:
-    """Does the type put SQL of its own around a parameter?"""
+    """Return whether the type puts its own SQL around a parameter."""
     return bool(kind._has_bind_expression)
 
 
 def type_on(kind: TypeEngine[Any], dialect: Dialect) -> TypeEngine[Any]:
-    """The type that stands for it on this database."""
+    """Return the type that replaces it on this database."""
     found: TypeEngine[Any] = kind._variant_mapping.get(dialect.name, kind)
     return found
 
 
 def variants_of(kind: TypeEngine[Any]) -> list[TypeEngine[Any]]:
-    """The types that stand for it on some databases (``with_variant()``)."""
+    """Return the types that replace it on some databases (``with_variant()``)."""
     return list(kind._variant_mapping.values())

@@ -1,7 +1,7 @@
 """How a flush writes the rows of a class, and what surrounds it: the session and its transaction.
 
-:func:`carry_out` and :func:`before_planning` do what SQLAlchemy's flush does before and after it
-writes.
+:func:`carry_out` and :func:`run_before_planning` do what SQLAlchemy's flush does before and after
+it writes.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import partial
 from itertools import chain, takewhile
-from operator import attrgetter
+from operator import attrgetter, methodcaller
 from typing import Any
 from weakref import ref
 
@@ -31,25 +31,17 @@ from optilock.undocumented.mappers import State
 MANYTOONE = RelationshipDirection.MANYTOONE
 
 
-def changed_alone(session: Session) -> Collection[State] | None:
-    """The objects to flush, if they all are stored and changed; ``None`` if there are others."""
-    if session._new or session._deleted or session._flushing:
-        return None
-    states: Collection[State] = session.identity_map._modified
-    return states
-
-
-def before_planning(
+def run_before_planning(
     session: Session,
     uow: UOWTransaction,
     objects: Any,
     step: Callable[[Session, UOWTransaction, Any], None],
 ) -> None:
-    """Take a ``step`` when all listeners of ``before_flush`` were called; its changes are flushed.
+    """Call ``step`` after all listeners of ``before_flush``; the flush includes its changes.
 
-    After them SQLAlchemy hands each object over to the flush (``register_object``), and only then
-    opens its part of the transaction. What has been chosen by then is corrected: objects that the
-    step has changed join, and those that it takes out of ``session.deleted`` are not deleted.
+    After them SQLAlchemy registers each object with the flush (``register_object``), and only then
+    opens its part of the transaction. The objects chosen by then are corrected: those that the step
+    changed join, and those that it takes out of ``session.deleted`` are not deleted.
     """
     running = ref(uow)
 
@@ -76,7 +68,7 @@ def _register_kept(
     isdelete: bool = False,
     **options: Any,
 ) -> bool:
-    """Hand an object over that is not to be deleted after all."""
+    """Register an object that is not to be deleted after all."""
     uow = running()
     assert uow is not None
     if state in kept and isdelete and not options:  # later ones come with options
@@ -86,78 +78,81 @@ def _register_kept(
     return UOWTransaction.register_object(uow, state, isdelete=isdelete, **options)
 
 
-def has_orphans(mapper: Mapper[Any], states: Collection[State]) -> bool:
-    """Would a flush delete one of these, because its parent has let it go?"""
-    return bool(mapper._delete_orphans) and any(map(mapper._is_orphan, states))
+# -- the parts of a flush that the guard carries out itself ----------------------------------------
+#
+# The guard reads them in one function (:mod:`optilock.watched.guard.flush`). They are C functions
+# and names, because each call of Python in each flush would be paid for.
+
+#: An attribute of a session: a flush runs.
+FLUSHING = "_flushing"
+#: An attribute of a session: SQLAlchemy warns of changes that listeners of rows make.
+WARN_ON_EVENTS = "_warn_on_events"
+#: New objects, deleted ones, and whether a flush runs: all false where only stored ones changed.
+other_work: Callable[[Session], tuple[Any, ...]] = attrgetter("_new", "_deleted", "_flushing")
+#: The changed objects of a session. Like the session's other collections, it is read again each
+#: time.
+changed_objects: Callable[[Session], Collection[State]] = attrgetter("identity_map._modified")
+#: Rules by which a flush deletes an object of the class that its parent has let go.
+orphan_rules: Callable[[Mapper[Any]], Collection[Any]] = attrgetter("_delete_orphans")
+#: Begin the session's transaction, or return the running one (a savepoint, if one is open).
+begin_transaction: Callable[[Session], SessionTransaction] = methodcaller("_autobegin_t")
+#: The state of a transaction; one that is not ``ACTIVE`` takes no flush.
+state_of_transaction: Callable[[SessionTransaction], Any] = attrgetter("_state")
+ACTIVE = SessionTransactionState.ACTIVE
+#: Raise the error of a transaction that takes no flush.
+refuse_inactive: Callable[[SessionTransaction], Any] = methodcaller("_begin")
+#: Mark objects as clean, given with their ``dict``.
+mark_clean: Callable[[Iterable[Any], Any], None] = InstanceState._commit_all_states
+#: Record the objects that the transaction has written: its rollback expires them.
+register_written: Callable[[Session], Callable[[Iterable[State]], None]] = attrgetter(
+    "_register_altered"
+)
+#: Return the function that gives the connection of a mapper in this flush.
+connections_of_flush: Callable[[UOWTransaction], Callable[[Mapper[Any]], Connection]] = attrgetter(
+    "transaction.connection"
+)
+#: The listeners before and after a flush updates a row of the class; empty ones are false.
+listeners_of_rows: Callable[[Mapper[Any]], tuple[Any, Any]] = attrgetter(
+    "dispatch.before_update", "dispatch.after_update"
+)
+#: The listener that gets an object, the flush, and the attributes that the flush has filled in.
+listeners_of_values: Callable[[Mapper[Any]], Any] = attrgetter(
+    "class_manager.dispatch.refresh_flush"
+)
+#: The function by whose values a flush sorts the rows of a class.
+order_of_rows: Callable[[Mapper[Any]], Callable[[State], Any]] = attrgetter(
+    "_persistent_sortkey_fn"
+)
+#: The value by which it sorts classes, where no row of one depends on a row of another.
+order_of_class: Callable[[Mapper[Any]], str] = attrgetter("_sort_key")
 
 
-def carry_out(
-    session: Session,
-    by_mapper: Mapping[Mapper[Any], Collection[State]],
-    before: Callable[[Session, UOWTransaction, None], None],
-    write: Callable[[UOWTransaction], None],
-    after: Callable[[Session, UOWTransaction], Collection[State]],
-) -> None:
-    """Flush changed objects as ``Session.flush()`` does, without its plan and its events.
-
-    ``after`` says which of them were not just written. An error ends the transaction, or the
-    savepoint, as an error in the part of it that SQLAlchemy opens for a flush does.
-    """
-    session._flushing = True
-    try:
-        uow = UOWTransaction(session)
-        before(session, uow, None)
-        for mapper, states in by_mapper.items():
-            uow.mappers[mapper].update(states)
-            uow.states.update(dict.fromkeys(states, (False, False)))
-        uow.transaction = transaction = session._autobegin_t()
-        if transaction._state is not SessionTransactionState.ACTIVE:
-            transaction._begin()  # raises, and says why
-        try:
-            session._warn_on_events = True
-            try:
-                write(uow)
-            finally:
-                session._warn_on_events = False
-            _finish(session, uow, after(session, uow))
-        except BaseException:
-            _end(transaction)
-            raise
-    finally:
-        session._flushing = False
+def is_orphan(mapper: Mapper[Any], states: Iterable[State]) -> bool:
+    """Return whether a flush would delete one of these, because its parent has let it go."""
+    return any(map(mapper._is_orphan, states))
 
 
-def give_up(session: Session) -> None:
+def end_transaction(transaction: SessionTransaction) -> None:
     """End the transaction, or the savepoint, as an error in a flush does that is being raised."""
-    _end(session._autobegin_t())
-
-
-def _end(transaction: SessionTransaction) -> None:
     if transaction.is_active:
         transaction._begin().rollback(_capture_exception=True)
 
 
-def _finish(session: Session, uow: UOWTransaction, others: Collection[State]) -> None:
-    """The objects are clean, and the transaction knows which were written."""
-    written: Collection[State] = uow.states
-    if others:
-        rest = UOWTransaction(session)
-        rest.states = {
-            state: how
-            for state, how in uow.states.items()
-            if state in others or how != (False, False)
-        }
-        written = [state for state in uow.states if state not in rest.states]
-        rest.finalize_flush_changes()
-    values = [(state, state.dict) for state in written]
-    InstanceState._commit_all_states(values, session.identity_map)
-    session._register_altered(written)
-    if session.identity_map._modified:
-        _take_back_more(session)
+def finish_unwritten(
+    session: Session, uow: UOWTransaction, others: Collection[State]
+) -> list[State]:
+    """Let SQLAlchemy finish the objects whose rows were not written; return the written ones."""
+    rest = UOWTransaction(session)
+    rest.states = {
+        state: how for state, how in uow.states.items() if state in others or how != (False, False)
+    }
+    written = [state for state in uow.states if state not in rest.states]
+    rest.finalize_flush_changes()
+    return written
 
 
-def _take_back_more(session: Session) -> None:
-    """What was changed while the rows were sent is not written, and SQLAlchemy says so."""
+def drop_late_changes(session: Session) -> None:
+    """Mark objects as clean that were changed while the rows were sent; warn as SQLAlchemy does."""
     modified = session.identity_map._modified
     count = len(modified)
     values = [(state, state.dict) for state in modified]
@@ -171,7 +166,7 @@ def _take_back_more(session: Session) -> None:
 
 
 def update_sent_for(mapper: Mapper[Any]) -> tuple[Update, Any] | None:
-    """The UPDATE by key and version that flushes send for the class, and the cache it is kept in.
+    """Return the UPDATE by key and version that flushes send for the class, and its cache.
 
     ``None``: no flush has sent one.
     """
@@ -181,64 +176,37 @@ def update_sent_for(mapper: Mapper[Any]) -> tuple[Update, Any] | None:
 
 
 def comparison_of(mapper: Mapper[Any], name: str) -> Callable[[Any, Any], bool]:
-    """What a flush asks whether the value of an attribute has changed."""
+    """Return the function by which a flush decides whether an attribute has changed."""
     impl: Any = mapper.class_manager[name].impl
     compare: Callable[[Any, Any], bool] = impl.is_equal
     return compare
 
 
 def followers_of(mapper: Mapper[Any]) -> Collection[Any]:
-    """What looks at each flush of the class whether rows of others must follow."""
+    """Return the processors that decide, at each flush of the class, whether other rows follow."""
     return mapper._dependency_processors
 
 
 def columns_others_follow(mapper: Mapper[Any]) -> set[Any]:
-    """Columns whose changes a flush writes into rows of other objects, too, or may have to."""
+    """Return the columns whose changes a flush writes, or may write, into rows of other objects."""
     own = (one for one in mapper.relationships if one.direction is not MANYTOONE)
     others = (one.prop for one in mapper._dependency_processors)
     return {column for one in (*own, *others) for column, _ in one.synchronize_pairs}
 
 
-def listeners_of_rows(mapper: Mapper[Any]) -> tuple[Any, Any]:
-    """What is called before and after a flush updates a row of the class; empty ones are false."""
-    events = mapper.dispatch
-    return events.before_update, events.after_update
-
-
-def listeners_of_values(mapper: Mapper[Any]) -> Any:
-    """What is called with an object, the flush, and the attributes that the flush has filled in."""
-    return mapper.class_manager.dispatch.refresh_flush
-
-
-def order_of_rows(mapper: Mapper[Any]) -> Callable[[State], Any]:
-    """By what a flush sorts the rows of a class."""
-    order: Callable[[State], Any] = mapper._persistent_sortkey_fn
-    return order
-
-
-#: By what it sorts classes, where no row of one depends on a row of another.
-order_of_class: Callable[[Mapper[Any]], str] = attrgetter("_sort_key")
-
-
-def connection_of_flush(uow: UOWTransaction, mapper: Mapper[Any]) -> Connection:
-    """The connection on which a flush writes the rows of the class."""
-    connection: Connection = uow.transaction.connection(mapper)
-    return connection
-
-
 # -- sessions --------------------------------------------------------------------------------------
 
 #: The objects of ``session.deleted``, which makes a new set each time; no call of Python.
-marked_deleted: Callable[[Session], Collection[State]] = attrgetter("_deleted")
+states_marked_deleted: Callable[[Session], Collection[State]] = attrgetter("_deleted")
 
 
-def last_deleted(session: Session) -> State | None:
-    """The object that was added last to ``session.deleted``."""
+def last_deleted_state(session: Session) -> State | None:
+    """Return the object that was added last to ``session.deleted``."""
     return next(reversed(session._deleted), None)
 
 
-def deleted_since(session: Session, last: State | None) -> Iterator[State]:
-    """Those that were added to it after ``last``; all of them, if a flush has taken that away."""
+def states_deleted_since(session: Session, last: State | None) -> Iterator[State]:
+    """Yield the objects added to it after ``last``; all of them, if a flush has taken that away."""
     return takewhile(lambda state: state is not last, reversed(session._deleted))
 
 
@@ -252,18 +220,18 @@ def unmark_deleted(session: Session, state: State) -> None:
     session._deleted.pop(state, None)
 
 
-def now_deleted(session: Session, states: Iterable[State]) -> None:
-    """A statement has deleted the rows of these objects, as ``delete(Model)`` does."""
+def note_deleted_rows(session: Session, states: Iterable[State]) -> None:
+    """Record that a statement deleted the rows of these objects, as ``delete(Model)`` does."""
     session._remove_newly_deleted(list(states))
 
 
-def stored_to_flush(session: Session) -> list[State]:
-    """Its changed and deleted objects, of which each list is made anew."""
+def stored_states_to_flush(session: Session) -> list[State]:
+    """Return its changed and deleted objects. Each call makes a new list."""
     return [*session.identity_map._modified, *session._deleted]
 
 
 def classes_to_flush(session: Session) -> set[Mapper[Any]]:
-    """The classes of its new, changed and deleted objects, of which each list is made anew."""
+    """Return the classes of its new, changed and deleted objects. Each call makes a new set."""
     states = (session._new, session.identity_map._modified, session._deleted)
     return set(map(_mapper_of, chain.from_iterable(states)))
 
@@ -272,7 +240,7 @@ _mapper_of: Callable[[State], Mapper[Any]] = attrgetter("manager.mapper")
 
 
 def is_flushing(session: Session) -> bool:
-    """Does a flush run?"""
+    """Return whether a flush is running."""
     return bool(session._flushing)
 
 
@@ -282,13 +250,13 @@ def expire_with_savepoint(session: Session, states: Iterable[State]) -> None:
 
 
 def listeners_of(session: Session, name: str) -> Iterable[Callable[..., Any]]:
-    """What is called for an event of the session, whoever registered it."""
+    """Return the functions called for an event of the session, of any origin."""
     listeners: Iterable[Callable[..., Any]] = getattr(session.dispatch, name)
     return listeners
 
 
-def called_last(session: Session, name: str) -> Callable[..., Any] | None:
-    """The listener of the session's event that SQLAlchemy calls after all others."""
+def last_listener(session: Session, name: str) -> Callable[..., Any] | None:
+    """Return the listener of the session's event that SQLAlchemy calls after all others."""
     last = deque(listeners_of(session, name), maxlen=1)
     return last[0] if last else None
 
@@ -301,54 +269,54 @@ nested_transaction: Callable[[Any], Any] = attrgetter("_nested_transaction")
 transaction_of: Callable[[Connection], Any] = attrgetter("_transaction")
 
 
-def inserted_by(session: Session | None) -> Iterator[State]:
-    """The objects whose rows the running transaction has inserted."""
+def states_inserted_by(session: Session | None) -> Iterator[State]:
+    """Yield the objects whose rows the running transaction has inserted."""
     running = session and (session.get_nested_transaction() or session.get_transaction())
     while running:
         yield from list(running._new)
         running = running.parent
 
 
-def inserted_in(transaction: SessionTransaction) -> Collection[State]:
-    """The objects whose rows the transaction, or the savepoint, has inserted."""
+def states_inserted_in(transaction: SessionTransaction) -> Collection[State]:
+    """Return the objects whose rows the transaction, or the savepoint, has inserted."""
     return transaction._new
 
 
-def deleted_in(transaction: SessionTransaction) -> Collection[State]:
-    """The objects whose rows it has deleted."""
+def states_deleted_in(transaction: SessionTransaction) -> Collection[State]:
+    """Return the objects whose rows it has deleted."""
     return transaction._deleted
 
 
-def expired_with(savepoint: SessionTransaction) -> Collection[State]:
-    """The objects that its rollback expires, beside those that are changed and not flushed."""
+def states_expired_with(savepoint: SessionTransaction) -> Collection[State]:
+    """Return the objects that its rollback expires, except changed and unflushed ones."""
     return savepoint._dirty
 
 
 def was_committing(transaction: SessionTransaction) -> bool:
-    """Did the transaction, which failed, get to COMMIT? A flush that fails ends it before."""
+    """Return whether the failed transaction reached COMMIT. A flush that fails ends it before."""
     return transaction._state is SessionTransactionState.PREPARED
 
 
 def was_committed(transaction: SessionTransaction) -> bool:
-    """Is COMMIT over, though a listener of ``after_commit`` may have failed since?"""
+    """Return whether COMMIT is over. A listener of ``after_commit`` may have failed since."""
     return transaction._state is SessionTransactionState.COMMITTED
 
 
-def opened_by(transaction: SessionTransaction, connection: Connection) -> bool:
-    """Has the session itself opened the connection, so that its COMMIT is the connection's?"""
+def is_opened_by_session(transaction: SessionTransaction, connection: Connection) -> bool:
+    """Return whether the session opened the connection, so that its COMMIT is the connection's."""
     _, _, commits, opened = transaction._connections[connection]
     return bool(commits and opened)
 
 
-Held = Mapping[Any, tuple[Connection, Any, bool, bool]]
+HeldConnections = Mapping[Any, tuple[Connection, Any, bool, bool]]
 
 
-def leave_connections(transaction: SessionTransaction) -> Held:
-    """Take its connections out of a session's transaction, which ends without them."""
+def leave_connections(transaction: SessionTransaction) -> HeldConnections:
+    """Take its connections out of a session's transaction, and return them."""
     held, transaction._connections = transaction._connections, {}
     return held
 
 
-def take_connections(transaction: SessionTransaction, held: Held) -> None:
+def take_connections(transaction: SessionTransaction, held: HeldConnections) -> None:
     """Let another session's transaction, which has none yet, go on with them."""
     transaction._connections.update(held)

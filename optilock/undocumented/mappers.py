@@ -14,27 +14,27 @@ T = TypeVar("T")
 
 
 def registries() -> Iterable[Any]:
-    """Every registry of mapped classes that there is."""
+    """Return every registry of mapped classes."""
     return mapperlib._all_registries()
 
 
-def mapped_by(registry: Any) -> Iterator[Mapper[Any]]:
-    """Its classes. ``registry.mappers`` raises where the mapping of one of them has failed."""
+def mappers_in(registry: Any) -> Iterator[Mapper[Any]]:
+    """Yield its mappers. ``registry.mappers`` raises where the mapping of one class has failed."""
     return (one.mapper for one in list(registry._managers) if one.is_mapped)
 
 
-def mapped_key(mapper: Mapper[Any]) -> Any:
-    """The ``primary_key=`` of the mapping, before the mapper has looked at its table."""
+def key_of_mapping(mapper: Mapper[Any]) -> Any:
+    """Return the ``primary_key=`` of the mapping, before the mapper has read its table."""
     return mapper._primary_key_argument
 
 
 def names_in_composite(mapper: Mapper[Any], name: str) -> list[str]:
-    """The attributes of the columns that a composite is made of, in its order."""
+    """Return the attributes of the columns in a composite, in its order."""
     return [attribute.key for attribute in mapper.composites[name].props]
 
 
 def always_load(mapper: Mapper[Any], columns: Collection[Any]) -> None:
-    """The columns that no ``load_only()`` and no ``defer("*")`` leaves out."""
+    """Set the columns that no ``load_only()`` and no ``defer("*")`` leaves out."""
     mapper.__dict__["_should_undefer_in_wildcard"] = columns
 
 
@@ -63,12 +63,12 @@ def compare_by_key(mapper: Mapper[Any], name: str, table: Any, ask: Callable[[],
 
 
 def leave_out(mapper: Mapper[Any], columns: Collection[Column[Any]]) -> None:
-    """Let the mapper, which has not looked at its table yet, make no attributes of these."""
+    """Let the mapper, which has not read its table yet, make no attributes of these."""
     mapper.exclude_properties = {*(mapper.exclude_properties or ()), *columns}
 
 
 def keep_with_mapping(mapper: Mapper[Any], key: str, value: T) -> T:
-    """Keep what was worked out of a mapping in its mapper, until the mapping is changed."""
+    """Keep a value computed from a mapping in its mapper, until the mapping is changed."""
     mapper.__dict__[key] = value
     mapper._memoized_keys |= {key}
     return value
@@ -80,7 +80,7 @@ def load_with_parent(parent: Mapper[Any], mapper: Mapper[Any]) -> None:
 
 
 class AskingListeners(_ListenerCollection[Any]):
-    """The listeners of one mapper for one event, which are called where :meth:`ask` says so."""
+    """The listeners of one mapper for one event, called only if :meth:`ask` returns true."""
 
     __slots__ = ()  # the layout stays, so that ``__class__`` may be assigned
 
@@ -115,14 +115,14 @@ def mark_changed(state: State, name: str, before: Any) -> None:
     state._modified_event(state.dict, state.manager[name].impl, before)
 
 
-def belongs_to(state: State, parent: State, name: str) -> None:
-    """The object is in the collection ``name`` of its parent again, and no orphan."""
+def attach_to_parent(state: State, parent: State, name: str) -> None:
+    """Put the object back into the collection ``name`` of its parent, so that it is no orphan."""
     impl: Any = parent.manager[name].impl
     impl.sethasparent(state, parent, True)
 
 
 def expire_attribute(state: State, name: str) -> None:
-    """Let the attribute be read when it is asked for."""
+    """Let the attribute be read when it is next used."""
     state._expire_attributes(state.dict, (name,))
 
 
@@ -136,14 +136,14 @@ def read_expired(state: State) -> None:
     state._load_expired(state, PassiveFlag.PASSIVE_OFF)
 
 
-def take_as_stored(state: State) -> None:
-    """What the object holds is what is stored: nothing of it is changed."""
+def mark_unchanged(state: State) -> None:
+    """Mark the object as equal to its row: nothing of it is changed."""
     session = state.session
     state._commit_all(state.dict, None if session is None else session.identity_map)
 
 
-def left_out(state: State, query: Any) -> list[str]:
-    """Attributes that options of the query leave out of its rows, and that the object still holds.
+def names_left_out(state: State, query: Any) -> list[str]:
+    """Return attributes that options of the query leave out, and that the object still holds.
 
     SQLAlchemy notes for such an object that they are deferred, and leaves the values in place.
     """
@@ -160,7 +160,7 @@ def _is_deferred(state: State, name: str, query: Any, path: Any) -> bool:
 
 
 def is_child(state: State, parent: type[Any], key: str) -> bool | None:
-    """Does an object of ``parent`` have it in ``key``? ``None``: it was loaded, and not moved."""
+    """Return whether an object of ``parent`` has it in ``key``; ``None``: loaded, and not moved."""
     has_parent = manager_of_class(parent).has_parent
     known = {has_parent(state, key, optimistic=guess) for guess in (True, False)}
     return known.pop() if len(known) == 1 else None

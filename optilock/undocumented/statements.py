@@ -30,34 +30,34 @@ Change = Update | Delete | Insert
 
 
 def is_server_side(context: Any) -> bool:
-    """Are the rows of the statement fetched a few at a time, by a cursor of the server?"""
+    """Return whether a cursor of the server returns the statement's rows a few at a time."""
     return bool(context._is_server_side)
 
 
 def subject_of(statement: Change | Select[Any]) -> Any:
-    """The class, or the alias of one, that the statement names; ``None`` for a table."""
+    """Return the class, or the alias of one, that the statement names; ``None`` for a table."""
     return statement._propagate_attrs.get("plugin_subject")
 
 
 def is_of_the_orm(statement: Any) -> bool:
-    """Does the statement name a class?"""
+    """Return whether the statement names a class."""
     known = getattr(statement, "_propagate_attrs", None) or {}
     return known.get("compile_state_plugin") == "orm"
 
 
-#: By what SQLAlchemy knows a statement again (``key``), without its values; ``None``: it does not.
-#: The statement keeps it for its execution. Asked for every query, so no call of Python.
+#: SQLAlchemy's key of a statement in its cache (``key``), without values; ``None``: it has none.
+#: The statement keeps it for its execution. Read for every query, so no call of Python.
 cache_key_of: Callable[[Any], Any] = methodcaller("_generate_cache_key")
 
 
-def as_told(
+def wrap_error(
     error: Exception, connection: Connection, statement: Change, params: Mapping[str, Any]
 ) -> Exception:
-    """The error as SQLAlchemy tells one that comes before it has sent the statement."""
+    """Return the error as SQLAlchemy raises one before it has sent the statement."""
     if isinstance(error, StatementError):
         return error
     compiled = statement.compile(dialect=connection.dialect, column_keys=sorted(params))
-    told: Any = DBAPIError.instance(
+    wrapped: Any = DBAPIError.instance(
         str(compiled),
         [dict(params)],
         error,
@@ -66,29 +66,29 @@ def as_told(
         dialect=connection.dialect,
         ismulti=False,
     )
-    return told if isinstance(told, Exception) else error
+    return wrapped if isinstance(wrapped, Exception) else error
 
 
 def values_of(statement: Any) -> Mapping[Any, Any]:
-    """What ``values()`` has given."""
+    """Return the values given by ``values()``."""
     return getattr(statement, "_values", None) or {}
 
 
-def given_by(statement: Insert) -> set[str]:
-    """The names of the columns that ``values()`` or ``from_select()`` has given new rows."""
+def names_given_by(statement: Insert) -> set[str]:
+    """Return the names of the columns that ``values()`` or ``from_select()`` give to new rows."""
     rows = [values_of(statement), *(row for some in statement._multi_values for row in some)]
     names = [name for row in rows for name in row] + list(statement._select_names or ())
     return {str(getattr(name, "key", name)) for name in names}
 
 
 def names_set_by(statement: Update) -> list[Any]:
-    """What ``values()`` and ``ordered_values()`` have named: columns, attributes or texts."""
+    """Return the columns, attributes or texts named by ``values()`` and ``ordered_values()``."""
     ordered = getattr(statement, "_ordered_values", None) or ()  # SQLAlchemy 2.0
     return [*values_of(statement), *(name for name, _ in ordered)]
 
 
 def is_ordered(statement: Update) -> bool:
-    """Does it come from ``ordered_values()``, so that nothing can be added to its values?"""
+    """Return whether it comes from ``ordered_values()``, so that no value can be added to it."""
     return bool(
         getattr(statement, "_ordered_values", None)  # SQLAlchemy 2.0
         or getattr(statement, "_maintain_values_ordering", False)
@@ -96,55 +96,55 @@ def is_ordered(statement: Update) -> bool:
 
 
 def criteria_of(statement: Update | Delete) -> tuple[Any, ...]:
-    """The parts of the WHERE."""
+    """Return the parts of the WHERE."""
     return statement._where_criteria
 
 
 def loader_options_of(statement: Update | Delete) -> tuple[Any, ...]:
-    """What ``options()`` has added, ``with_loader_criteria()`` for instance."""
+    """Return the options that ``options()`` has added, such as ``with_loader_criteria()``."""
     return statement._with_options
 
 
 def prefixes_of(statement: Update | Delete | Insert) -> list[str]:
-    """What ``prefix_with()`` has put after the verb."""
+    """Return the texts that ``prefix_with()`` has put after the verb."""
     return [str(text) for text, _ in statement._prefixes]
 
 
 def returns_values(statement: Update | Delete) -> bool:
-    """Does it ask for values of the rows, by ``returning()`` or ``return_defaults()``?"""
+    """Return whether it reads values of the rows, by ``returning()`` or ``return_defaults()``."""
     return bool(statement._returning or statement._return_defaults)
 
 
-#: In the ``compiled_cache`` of what SQLAlchemy sends for its mappers, by a flush or in bulk; others
-#: give ``None``, or a dictionary. Where it has another type, the statement itself tells
+#: The ``compiled_cache`` of statements that SQLAlchemy sends for mappers, by a flush or in bulk.
+#: Others give ``None``, or a dictionary. Where it has another type, the statement itself decides
 #: (:func:`optilock.watched.writes.shapes.is_of_mappers`).
 MappersCache = LRUCache
 
 
 def upsert_of(statement: Insert) -> Any:
-    """The ON CONFLICT or ON DUPLICATE KEY of an INSERT, if it has one."""
+    """Return the ON CONFLICT or ON DUPLICATE KEY of an INSERT, if it has one."""
     return statement._post_values_clause
 
 
-def resolved(statement: StatementLambdaElement) -> Any:
-    """The statement that ``lambda_stmt()`` makes."""
+def resolve_lambda(statement: StatementLambdaElement) -> Any:
+    """Return the statement that ``lambda_stmt()`` makes."""
     return statement._resolved
 
 
 # -- queries ---------------------------------------------------------------------------------------
 
-#: The FOR UPDATE of a ``Select``, or ``None``; asked for every query, so no call of Python.
+#: The FOR UPDATE of a ``Select``, or ``None``; read for every query, so no call of Python.
 lock_of: Callable[[Select[Any]], Any] = attrgetter("_for_update_arg")
 
 
 def locks_rows(statement: Any) -> bool:
-    """Is it a query with a FOR UPDATE, or ``from_statement()`` of one?"""
+    """Return whether it is a query with a FOR UPDATE, or ``from_statement()`` of one."""
     inside = getattr(statement, "element", statement)
     return getattr(inside, "_for_update_arg", None) is not None
 
 
-def with_shared_lock(statement: Any) -> Any:
-    """The query of the ORM, with a lock that other readers may have as well."""
+def add_shared_lock(statement: Any) -> Any:
+    """Return the query of the ORM with a lock that other readers may have as well."""
     inside = getattr(statement, "element", None)
     if inside is None:
         return statement.with_for_update(read=True)
@@ -153,24 +153,24 @@ def with_shared_lock(statement: Any) -> Any:
     return made
 
 
-def refreshed_by(execution_options: Any) -> State | None:
-    """The object for which the query reads again what is deferred, expired or to be refreshed."""
+def state_refreshed_by(execution_options: Any) -> State | None:
+    """Return the object for which the query reads deferred, expired or refreshed attributes."""
     load = (execution_options or {}).get("_sa_orm_load_options")
     state: State | None = None if load is None else load._refresh_state
     return state
 
 
-def lazily_loaded_by(execution_options: Any) -> State | None:
-    """The object for which the query reads a relationship."""
+def state_lazily_loaded_by(execution_options: Any) -> State | None:
+    """Return the object for which the query reads a relationship."""
     load = (execution_options or {}).get("_sa_orm_load_options")
     state: State | None = None if load is None else load._lazy_loaded_from
     return state
 
 
-def key_asked_for(params: Any, execution_options: Any) -> tuple[Any, ...] | None:
-    """The key of the one row that ``get()``, a lazy load or a refresh asks for; ``None``: a query.
+def requested_key(params: Any, execution_options: Any) -> tuple[Any, ...] | None:
+    """Return the key of the one row that ``get()``, a lazy load or a refresh reads.
 
-    Asked for every query of a unit with a strategy.
+    ``None``: it is another query. Called for every query of a unit with a strategy.
     """
     if type(params) is dict and "pk_1" in params and execution_options:
         return tuple(params.values())
@@ -178,27 +178,27 @@ def key_asked_for(params: Any, execution_options: Any) -> tuple[Any, ...] | None
 
 
 def next_run() -> int:
-    """A number between those of the queries before and of the queries to come."""
+    """Return a number between those of the queries before and of the queries to come."""
     return int(loading._new_runid())
 
 
 def run_of(query_or_state: Any) -> int | None:
-    """The number of a query, or of the query that has filled the object as a whole."""
+    """Return the number of a query, or of the query that has filled the object as a whole."""
     run: int | None = query_or_state.runid
     return run
 
 
-def repeats(result: Result[Any]) -> bool:
-    """May an object be in several rows (a collection that is loaded by a join)?
+def may_repeat_objects(result: Result[Any]) -> bool:
+    """Return whether an object may be in several rows (a collection that is loaded by a join).
 
-    What is not of the session itself (``do_orm_execute``, a cache) does not say so. Asked for each
-    row that is read by its key: ``unique()`` costs ten calls.
+    A result that does not come from the session itself (``do_orm_execute``, a cache) does not show
+    it. Called for each row that is read by its key: ``unique()`` costs ten calls.
     """
     return type(result) is not ChunkedIteratorResult or result._unique_filter_state is not None
 
 
 def may_lock(statement: Select[Any]) -> bool:
-    """Does each row of the result stand for rows of its tables, one by one?"""
+    """Return whether each row of the result stands for rows of its tables, one by one."""
     return not (
         statement._distinct
         or statement._distinct_on
@@ -208,13 +208,13 @@ def may_lock(statement: Select[Any]) -> bool:
     )
 
 
-def writes_inside(statement: Select[Any]) -> bool:
-    """May it have a statement that writes before it (``add_cte()``)?"""
+def has_inner_write(statement: Select[Any]) -> bool:
+    """Return whether it may have a statement that writes before it (``add_cte()``)."""
     return bool(statement._independent_ctes)
 
 
 class Joins(NamedTuple):
-    """What a query is joined with, besides the classes that it names as columns."""
+    """The joins of a query, besides the classes that it names as columns."""
 
     #: What ``select_from()`` has given.
     froms: tuple[Any, ...]
@@ -225,7 +225,7 @@ class Joins(NamedTuple):
 
 
 def joins_of(statement: Select[Any]) -> Joins:
-    """What ``join()`` and ``select_from()`` have given."""
+    """Return the targets of ``join()`` and ``select_from()``."""
     joins = statement._setup_joins
     return Joins(
         tuple(statement._from_obj),
@@ -239,24 +239,24 @@ def joins_of(statement: Select[Any]) -> Joins:
 
 
 def listen_on(connection: Connection, name: str, listener: Callable[..., Any]) -> None:
-    """``event.listen()``; older releases refuse a connection whose engine has options."""
+    """Call ``event.listen()``; older releases refuse a connection whose engine has options."""
     try:
         event.listen(connection, name, listener)
     except InvalidRequestError:
         _EventKey(connection, name, listener, connection).listen()
 
 
-def in_greenlet() -> bool:
-    """Does SQLAlchemy run this for an ``await``? Only to be asked where there is greenlet."""
-    asked = getattr(concurrency, "in_greenlet", None)
-    if asked is not None:
-        return bool(asked())
+def is_in_greenlet() -> bool:
+    """Return whether SQLAlchemy runs this for an ``await``. Requires greenlet."""
+    check = getattr(concurrency, "in_greenlet", None)
+    if check is not None:
+        return bool(check())
     before = importlib.import_module("sqlalchemy.util._concurrency_py3k")
     return isinstance(before.getcurrent(), before._AsyncIoGreenlet)
 
 
-def named_as_by_get(query: Select[Any]) -> Select[Any]:
-    """The query, with its columns under the names that they have in ``get()``."""
+def label_as_get(query: Select[Any]) -> Select[Any]:
+    """Return the query with its columns under the names that they have in ``get()``."""
     if hasattr(Session, "merge_all"):  # since 2.1 as in any query
         return query
     return query.set_label_style(LABEL_STYLE_TABLENAME_PLUS_COL)

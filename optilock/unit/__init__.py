@@ -1,11 +1,50 @@
 """Units of work: how one is opened, which options it has, and which one is running.
 
-:mod:`unit_of_work` and :mod:`async_unit` open a unit. By its :mod:`membership` it joins the unit
-that is :mod:`running`, or has a :mod:`transaction` of its own, over :mod:`sessions` that are made
-as the caller's factory makes them. :mod:`beside` compares a scope's other session, and warns of
-units around that this one does not join. The :mod:`options` are checked once. An option is one of
-the :mod:`parts`, such as :mod:`isolation`, the :mod:`conditions` that each row needs, the locks of
-its :mod:`strategies`, or :mod:`short`, which sends the last writes with the end of the transaction.
-:mod:`retry` runs the whole unit again; :mod:`next_attempt` is the state that a failed attempt hands
-to the next one.
+:mod:`~optilock.unit.units` and :mod:`~optilock.unit.async_unit` open a unit. By its
+:mod:`~optilock.unit.membership` it joins one of the :mod:`~optilock.unit.running_units`, or has a
+:mod:`~optilock.unit.transaction` of its own, over :mod:`~optilock.unit.sessions` that are made as
+the caller's factory makes them. Its :mod:`~optilock.unit.options` are checked once. An option is
+one of the :mod:`~optilock.unit.parts`, such as :mod:`~optilock.unit.isolation` or the
+:mod:`~optilock.unit.conditions` that each row needs. With a strategy, a unit locks rows in its
+:mod:`~optilock.unit.reading`: the :mod:`~optilock.unit.lockable_rows` of a query, by the
+:mod:`~optilock.unit.heat` of their conflicts. In fewer :mod:`~optilock.unit.round_trips`, its last
+writes go with COMMIT. :mod:`~optilock.unit.retries` run the whole unit again, and a failed attempt
+leaves rows and perhaps its transaction to the :mod:`~optilock.unit.next_attempt`.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from optilock.unit.heat import Adaptive
+from optilock.unit.isolation import Isolation
+from optilock.unit.parts import Part
+from optilock.unit.retries import retry, retrying
+from optilock.unit.running_units import attempt_number
+from optilock.unit.units import UnitOfWork, repeatable_read, serializable, unit_of_work
+
+if TYPE_CHECKING:
+    from optilock.unit.async_unit import AsyncUnitOfWork
+
+__all__ = [
+    "Adaptive",
+    "AsyncUnitOfWork",
+    "Isolation",
+    "Part",
+    "UnitOfWork",
+    "attempt_number",
+    "repeatable_read",
+    "retry",
+    "retrying",
+    "serializable",
+    "unit_of_work",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Load :class:`AsyncUnitOfWork` when it is used: it needs greenlet, which may be absent."""
+    if name == "AsyncUnitOfWork":
+        from optilock.unit.async_unit import AsyncUnitOfWork
+
+        return AsyncUnitOfWork
+    raise AttributeError(f"module 'optilock.unit' has no attribute {name!r}")

@@ -7,11 +7,11 @@
     async with AsyncUnitOfWork(AsyncSessionLocal) as session:
         (await session.get_one(Account, 42)).owner = "Ada"
 
-A task that is cancelled while COMMIT runs waits until the database has answered, and then goes on
-being cancelled. A note on the ``CancelledError`` says what became of the unit.
+A task that is cancelled while COMMIT runs waits for the database's answer before the cancellation
+goes on. A note on the ``CancelledError`` has the unit's outcome.
 
 SQLAlchemy's asyncio half needs greenlet (``pip install "optilock[asyncio]"``); the rest of optilock
-does not, so this module is loaded only when it is asked for.
+does not, so this module is loaded only when it is used.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from sqlalchemy.util import greenlet_spawn
 
 from optilock.errors import ConfigurationError
 from optilock.unit.membership import Membership
-from optilock.unit.next_attempt import Relay
+from optilock.unit.next_attempt import NextAttempt
 from optilock.unit.options import UnitOptions, options_from, spelled_out
 from optilock.unit.sessions import is_async, make_async_session
 from optilock.unit.transaction import OwnTransaction, Transaction
@@ -79,7 +79,7 @@ class AsyncUnitOfWork(Membership, Generic[AS]):
         else:
             self._session = make_async_session(self._sessions)
             own = OwnTransaction(
-                self._session.sync_session, self._session, self._options, self._relay
+                self._session.sync_session, self._session, self._options, self._next_attempt
             )
             self._transaction = own
             await self._run(own.begin)
@@ -114,13 +114,13 @@ class AsyncUnitOfWork(Membership, Generic[AS]):
         await _to_the_end(self._run(self._transaction.complete, error), outcome)
 
 
-async def drop(relay: Relay) -> None:
-    """Roll back what no attempt goes on with."""
-    await _to_the_end(greenlet_spawn(relay.drop), "rolled back")
+async def drop_transaction(next_attempt: NextAttempt) -> None:
+    """Roll back the transaction that was kept, because no attempt follows."""
+    await _to_the_end(greenlet_spawn(next_attempt.drop), "rolled back")
 
 
 async def _to_the_end(work: Coroutine[Any, Any, None], outcome: str) -> None:
-    """Wait for ``work`` whatever happens, and be cancelled only then."""
+    """Wait for ``work``, and pass on a cancellation only after it."""
     task = asyncio.ensure_future(work)
     cancelled: asyncio.CancelledError | None = None
     while not task.done():

@@ -1,19 +1,19 @@
-"""``require_conditions``: no stored row is changed without a condition; or none is asked for.
+"""``require_conditions``: every stored row that changes needs a condition, or no row does.
 
 ::
 
     with UnitOfWork(sessions, require_conditions=True) as session:
         page = session.get_one(Page, 7)
-        expect(page, tag)                   # or overwrite(page): one of them has to be said
+        expect(page, tag)                   # or overwrite(page): one of them is required
         page.title = "New"
 
-A version that was read in the unit itself guards against those who write meanwhile. It says nothing
-of what the author has seen, in a form or through an API, some minutes ago. So with ``True`` each
+A version that was read in the unit itself guards against concurrent writers. It is no evidence of
+the values that the author saw some minutes ago, in a form or through an API. So with ``True`` each
 versioned row that is updated or deleted needs a condition: ``expect`` or ``apply``,
 ``merge_changes``, ``if_match`` of an entity operation, versions in ``bulk_update``; or
-``overwrite``, by name. New rows are free. What goes with a row that has a condition is free as
-well: the parts of an aggregate with its root, the root that moves for a part, a row that comes into
-a collection or leaves it, and what the delete of a row takes along.
+``overwrite``, by name. New rows are free. Rows that go with a row that has a condition are free,
+too: the parts of an aggregate with its root, the root that moves for a part, a row that enters or
+leaves a collection, and the rows that a delete takes along.
 
 ``False`` is for work beside a request: an access log, the time of a last visit. Such a unit may
 write though the condition of the request was not compared (:mod:`optilock.conditions.request`).
@@ -29,37 +29,37 @@ from sqlalchemy.orm.attributes import instance_state
 
 from optilock.errors import OptilockError
 from optilock.mapped import State, facts, place_of
-from optilock.undocumented.flushes import inserted_by
+from optilock.undocumented.flushes import states_inserted_by
 from optilock.unit.parts import Part
 from optilock.watched.aggregates import roots_of_object
 from optilock.watched.rows.touch import ROOTS
-from optilock.watched.session.order import at_step
-from optilock.watched.session.watched import known_of
-from optilock.watched.statements.requests import unconditional
+from optilock.watched.session.order import add_step
+from optilock.watched.session.record import record_of
+from optilock.watched.statements.requests import unconditional_error
 
 #: An attribute of a session: each of its rows needs a condition.
 _EVERY = "_optilock_require_conditions"
 _NO_READ = PassiveFlag.PASSIVE_NO_INITIALIZE
 
 
-class RequireConditions(Part, option="require_conditions"):
-    """The part that demands a condition for every row, or of none."""
+class ConditionsPart(Part, option="require_conditions"):
+    """The part that demands a condition for every row, or for none."""
 
     def __init__(self, every: bool) -> None:
         self.every = every
 
     def begin(self, session: Session) -> None:
-        known_of(session).require_conditions = self.every
+        record_of(session).require_conditions = self.every
         if self.every:
             session.__dict__[_EVERY] = True
-            at_step("conditions", _EVERY, before_flush=_before_flush)
+            add_step("conditions", _EVERY, before_flush=_before_flush)
 
 
 def _before_flush(session: Session, uow: Any, objects: Any) -> None:
-    """Refuse rows without a condition; nothing is sent, and every edit is where it was.
+    """Refuse rows without a condition; nothing is sent, and every edit is kept.
 
     Raises:
-        PreconditionRequired, ConditionNotCompared: there is one.
+        PreconditionRequired, ConditionNotCompared: a row has no condition.
     """
     allowed, roots = _Allowed(session), session.__dict__.get(ROOTS, ())
     moved = []
@@ -70,7 +70,7 @@ def _before_flush(session: Session, uow: Any, objects: Any) -> None:
             moved.append(state)
         elif not allowed.with_owners(state, owners):
             raise _refused(state)
-    for root in moved:  # for a part that has a condition, or for one that needs none
+    for root in moved:  # for a part with a condition, or one that needs none
         if root not in allowed.moved_for and not allowed.with_owners(root, ()):
             raise _refused(root)
 
@@ -82,15 +82,15 @@ def _among(state: State, objects: Any) -> bool:
 def _refused(state: State) -> OptilockError:
     identity = place_of(state)[1]
     shown = identity[0] if len(identity) == 1 else identity
-    return unconditional(f"{state.class_.__name__} {shown!r}")
+    return unconditional_error(f"{state.class_.__name__} {shown!r}")
 
 
 class _Allowed:
-    """Which rows may be written."""
+    """The rows that may be written."""
 
     def __init__(self, session: Session) -> None:
-        self._session, self._known = session, known_of(session)
-        self._new = set(inserted_by(session))
+        self._session, self._known = session, record_of(session)
+        self._new = set(states_inserted_by(session))
         #: The roots of rows that have a condition of their own.
         self.moved_for: set[State] = set()
         self._taken_by: dict[State, list[State]] = {}
@@ -99,14 +99,14 @@ class _Allowed:
                 self._taken_by.setdefault(instance_state(obj), []).append(owner)
 
     def with_owners(self, state: State, owners: Iterable[State]) -> bool:
-        """Has the row a condition, or one that it goes with?"""
+        """Return whether the row, or one that it goes with, has a condition."""
         if self._has(state):
             self.moved_for.update(self._around([state]))
             return True
         return any(map(self._has, self._around([state, *owners])))
 
     def _around(self, states: list[State]) -> set[State]:
-        """These, their roots, those that are deleted together with them, and so on."""
+        """Return these, their roots, the owners whose delete takes them along, and so on."""
         waiting, seen = states, set[State]()
         while waiting:
             one = waiting.pop()
@@ -126,9 +126,9 @@ class _Allowed:
 
 
 def _changed(session: Session) -> dict[State, list[State]]:
-    """The stored rows that a flush changes.
+    """Return the stored rows that a flush changes.
 
-    With those whose collections they come into, or leave, if nothing else of them changes.
+    Each has the owners of the collections that it enters or leaves, if nothing else changes.
     """
     found: dict[State, list[State]] = {instance_state(obj): [] for obj in session.deleted}
     for state in map(instance_state, session.dirty):
@@ -144,7 +144,7 @@ def _changed(session: Session) -> dict[State, list[State]]:
 
 
 def _own_change(state: State, *, but_for_owners: bool = False) -> bool:
-    """Does a column of the row get another value, a foreign key among them?"""
+    """Return whether a column of the row, foreign keys among them, gets another value."""
     known, others = facts(state.mapper), state.mapper.relationships
     own = set(known.columns).difference((known.token,))
     if not but_for_owners:
@@ -157,7 +157,7 @@ def _own_change(state: State, *, but_for_owners: bool = False) -> bool:
 
 
 def _children(state: State) -> Iterator[State]:
-    """Stored rows that come into its collections, or leave them: their foreign keys change."""
+    """Yield stored rows that enter or leave its collections: their foreign keys change."""
     for one in state.mapper.relationships:
         if one.direction is RelationshipDirection.ONETOMANY and one.key in state.committed_state:
             history = state.get_history(one.key, _NO_READ)

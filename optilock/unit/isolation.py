@@ -1,4 +1,4 @@
-"""Isolation levels: asked for, checked to be in force, and put back afterwards.
+"""Isolation levels: set, checked to be in force, and reset afterwards; also units that only read.
 
 ::
 
@@ -13,19 +13,19 @@
 
 A unit without ``isolation=`` runs at the engine's own level. With it:
 
-* the level is set before the transaction begins, on every connection the session takes, also when
-  it is bound to several engines;
-* the server is asked whether it is in force, which costs a round trip;
-* what was set on a connection is undone before the connection goes back to its pool.
+* the level is set before the transaction begins, on every connection that the session takes, also
+  when it is bound to several engines;
+* a query checks that it is in force, which costs a round trip;
+* the settings of a connection are reset before it goes back to its pool.
 
 ``REPEATABLE_READ`` means the same everywhere: *no lost update and a stable snapshot*, whether the
 rows have versions or not. MariaDB needs ``innodb_snapshot_isolation`` for that, which is turned on
-for the unit, or the unit is refused on servers that do not have it. On SQLite a real BEGIN is
-sent and the snapshot is taken with a read; ``SERIALIZABLE`` sends BEGIN IMMEDIATE.
+for the unit. Servers without it are refused. On SQLite a real BEGIN is sent and the snapshot is
+taken with a read; ``SERIALIZABLE`` sends BEGIN IMMEDIATE.
 
-At these two levels a conflict ends the transaction, so it cannot be resolved inside it: use
-:func:`optilock.unit_of_work`, which runs the whole unit again. ``docs/isolation.md`` says per
-database what each level still allows.
+At these two levels a conflict ends the transaction, so it cannot be resolved inside it. Use
+:func:`optilock.unit_of_work`, which runs the whole unit again. ``docs/isolation.md`` lists the
+anomalies of each level per database.
 """
 
 from __future__ import annotations
@@ -36,10 +36,15 @@ from typing import Any
 
 from sqlalchemy import Connection, Engine
 from sqlalchemy.orm import Session
+from sqlalchemy.orm.attributes import instance_state
 
 from optilock.dialects import database_of
 from optilock.errors import ConfigurationError
+from optilock.mapped import facts, place_of
 from optilock.unit.parts import Part
+from optilock.watched.guard.promises import promises_of
+from optilock.watched.session.order import listen_in
+from optilock.watched.session.values import Promise
 
 
 class Isolation(Enum):
@@ -50,8 +55,8 @@ class Isolation(Enum):
     SERIALIZABLE = "SERIALIZABLE"
 
 
-class AtLevel(Part, option="isolation"):
-    """The part that brings a unit to an isolation level."""
+class LevelPart(Part, option="isolation"):
+    """The part that sets the isolation level of a unit."""
 
     def __init__(self, level: Isolation, *, read_only: bool) -> None:
         self.level = level.value
@@ -68,13 +73,13 @@ class AtLevel(Part, option="isolation"):
         database.begin_at(connection, self.level, read_only=self.read_only)
 
 
-class FirstRead(Part):
-    """The part that takes the snapshot, once the parts before it have done what must be in it.
+class FirstReadPart(Part):
+    """The part that takes the snapshot, after the parts that do work which the snapshot must show.
 
-    A lease waits for a renewal that is under way, whose COMMIT would come after the snapshot.
+    A lease, for example, waits for a running renewal, whose COMMIT would come after the snapshot.
     """
 
-    def __init__(self, level: AtLevel) -> None:
+    def __init__(self, level: LevelPart) -> None:
         self.level = level
 
     def connected(self, session: Session, connection: Connection) -> None:
@@ -84,8 +89,8 @@ class FirstRead(Part):
         )
 
 
-class ReadOnly(Part, option="read_only"):
-    """The part of units that only read: the database refuses their writes."""
+class ReadOnlyPart(Part, option="read_only"):
+    """The part of read-only units: the database refuses their writes."""
 
     def begin(self, session: Session) -> None:
         _refuse_connections(session, "it cannot be made read-only", "read_only=True")
@@ -109,4 +114,28 @@ def _refuse_connections(session: Session, why: str, option: str) -> None:
         raise ConfigurationError(
             "this session is bound to a Connection, whose transaction may have begun, so"
             f" {why}: bind the sessionmaker to an Engine, or leave {option} out."
+        )
+
+
+class VerifyReadsPart(Part, option="verify_reads"):
+    """The part that verifies every versioned row that the unit's session loads."""
+
+    def begin(self, session: Session) -> None:
+        listen_in(session, loaded_as_persistent=_loaded)
+
+
+def _loaded(session: Session, obj: Any) -> None:
+    """Note the version, not the object: the session drops objects without a reference."""
+    state = instance_state(obj)
+    mapper = state.mapper
+    token = facts(mapper).token
+    if token and token in state.dict:
+        place = place_of(state)
+        promised = Promise(mapper, place[1], state.dict[token], demanded=False)
+        promises_of(session).add(place, promised)
+    elif not token and facts(mapper).compares:
+        raise ConfigurationError(
+            f"verify_reads cannot verify rows of {mapper.class_.__name__}: the class compares"
+            " values (CompareValues) and has no version. Give it a version as well, read it in a"
+            " unit without verify_reads, or run the unit with optilock.serializable()."
         )

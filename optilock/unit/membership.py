@@ -1,80 +1,188 @@
-"""Does a unit join the one that runs already? The same for both kinds of units."""
+"""How a unit joins the running one, or stays separate from it: the same for both kinds of units.
+
+Units join when they are opened on the same sessions. On another factory, or the engine itself, the
+inner unit is a transaction of its own, though the program has not asked for that with
+``independent=True``. Its commit stays when the outer unit fails. If both write a row, the inner
+unit waits for the outer unit's lock for ever, because the outer one waits for the inner one. No
+database detects that: half of the circle is in the program. So the inner unit warns.
+"""
 
 from __future__ import annotations
 
+import warnings
 from typing import Any, Self
 
-from optilock.errors import ConfigurationError
-from optilock.unit import running
-from optilock.unit.beside import Beside, tell_of_units_around
-from optilock.unit.next_attempt import Relay
+from sqlalchemy import Connection, Engine
+from sqlalchemy.exc import DBAPIError
+
+from optilock.errors import ConfigurationError, SeparateUnitWarning
+from optilock.unit import running_units
+from optilock.unit.next_attempt import NextAttempt
 from optilock.unit.options import Options
-from optilock.unit.sessions import owner_of
-from optilock.unit.transaction import Joined, OwnTransaction, Savepoint, Transaction
+from optilock.unit.sessions import ReplacedSession, owner_of
+from optilock.unit.transaction import OwnTransaction, Transaction
+from optilock.watched.session.connections import binds_of_sessions
+from optilock.watched.session.record import level_of_caller
 
 
 class Membership:
-    """Which transaction a unit has, and that others find it while it runs."""
+    """The transaction of a unit, and its entry in the units that run."""
 
     _sessions: Any
     _options: Options
     #: Between the attempts of a function with a strategy that locks.
-    _relay: Relay | None = None
+    _next_attempt: NextAttempt | None = None
     _used = False
-    #: Its entry, for units inside of it.
-    _running: running.Running | None = None
+    #: Its entry, for units inside it.
+    _running: running_units.RunningUnit | None = None
     #: The registry of a scoped session, and the session that it had.
     _scope: tuple[Any, Any] | None = None
 
     @classmethod
-    def checked(cls, sessions: Any, options: Options, relay: Relay | None = None) -> Self:
-        """A unit of options and sessions that were checked before."""
+    def from_checked(
+        cls, sessions: Any, options: Options, next_attempt: NextAttempt | None = None
+    ) -> Self:
+        """Return a unit of options and sessions that were checked before."""
         unit = cls.__new__(cls)
-        vars(unit).update(_sessions=sessions, _options=options, _relay=relay)
+        vars(unit).update(_sessions=sessions, _options=options, _next_attempt=next_attempt)
         return unit
 
     def _outer(self) -> OwnTransaction | None:
-        """The running unit that this one joins."""
+        """Return the running unit that this one joins."""
         if self._used:
             raise ConfigurationError(
                 "this unit of work has already been entered: one object is one unit, so make a"
                 " new one for each (or decorate a function with unit_of_work)."
             )
         self._used = True
-        if self._options.independent or not running.inside_unit():
+        if self._options.independent or not running_units.inside_unit():
             return None
-        outer = running.find(self._sessions, OwnTransaction)
+        outer = running_units.find_unit(self._sessions, OwnTransaction)
         if outer is None:
             if not self._options.read_only:  # it would wait for no row
-                tell_of_units_around(self._sessions)
+                warn_of_enclosing_units(self._sessions)
         else:
             self._options.require_room_in(outer.options)
         return outer
 
     def _join(self, outer: OwnTransaction) -> Transaction:
-        return Savepoint(outer) if self._options.savepoint else Joined(outer)
+        return SavepointPlace(outer) if self._options.savepoint else JoinedPlace(outer)
 
     def _announce(self, unit: OwnTransaction) -> None:
-        """Let inner units, and a scoped session's proxy, find ``unit``."""
-        self._running = running.enter(self._sessions, unit)
+        """Let inner units and a scoped session's proxy find ``unit``."""
+        self._running = running_units.enter_unit(self._sessions, unit)
         registry = getattr(self._sessions, "registry", None)  # of a scoped session
         if registry is not None:
             previous = registry() if registry.has() else None
             self._scope = registry, previous
             registry.set(unit.public)
             session = getattr(previous, "sync_session", previous)
-            # What is changed in the scope's own session meanwhile is not the unit's. The unit
-            # around this one stores its own changes.
+            # Changes in the scope's own session are not the unit's. An outer unit stores its own.
             if session is not None and owner_of(session) is None:
-                unit.beside = Beside(session)
+                unit.replaced = ReplacedSession(session)
 
     def _over(self) -> None:
-        """The unit has ended: nobody finds it any more, and what it replaced is put back."""
+        """Take the unit from those that run, and put the scope's session back."""
         if self._running is not None:
-            running.leave(self._running)
+            running_units.leave_unit(self._running)
         if self._scope is not None:
             registry, previous = self._scope
             if previous is None:
                 registry.clear()
             else:
                 registry.set(previous)
+
+
+# -- units on other sessions ----------------------------------------------------------------------
+
+
+def warn_of_enclosing_units(sessions: Any) -> None:
+    """Warn if a unit on other sessions of the same database runs here already."""
+    around = [one for one in running_units.keys_of_units() if one is not sessions]
+    if not around:
+        return
+    ours, theirs = binds_of_sessions(sessions), [b for s in around for b in binds_of_sessions(s)]
+    if any(_same_database(one, other) for one in ours for other in theirs):
+        warnings.warn(
+            "this unit of work does not join the one that runs already, because it was opened on"
+            " other sessions of the same database: it commits on its own, and where both write a"
+            " row it waits for ever for the unit around it. Open both on one sessionmaker, or give"
+            " the inner one independent=True if two transactions are meant.",
+            SeparateUnitWarning,
+            stacklevel=level_of_caller(),
+        )
+
+
+def _same_database(one: Engine | Connection, other: Engine | Connection) -> bool:
+    """Return whether two units on these would be two transactions of one database.
+
+    They share a pool or an address, which databases in the memory of the process do not have. On
+    one connection they share the transaction.
+    """
+    if one is other and isinstance(one, Connection):
+        return False
+    if one.engine.pool is other.engine.pool:
+        return True
+    a, b = one.engine.url, other.engine.url
+    if not a.database or "memory" in a.database:
+        return False
+    return (a.get_backend_name(), a.host, a.port, a.database) == (
+        b.get_backend_name(),
+        b.host,
+        b.port,
+        b.database,
+    )
+
+
+# -- places in the outer unit ---------------------------------------------------------------------
+
+
+class JoinedPlace:
+    """A place in the outer unit: it commits nothing, and an error dooms the outer unit."""
+
+    def __init__(self, outer: OwnTransaction) -> None:
+        self.outer = outer
+
+    def begin(self) -> None:
+        pass
+
+    def prepare(self) -> None:
+        pass
+
+    def complete(self, error: BaseException | None) -> None:
+        if error is not None:
+            self.outer.doom(error)
+
+
+class SavepointPlace:
+    """A place in the outer unit that can be undone alone."""
+
+    def __init__(self, outer: OwnTransaction) -> None:
+        self.outer = outer
+
+    def begin(self) -> None:
+        self._nested = self.outer.session.begin_nested()
+
+    def prepare(self) -> None:
+        self.outer.session.flush()
+
+    def complete(self, error: BaseException | None) -> None:
+        if error is None:
+            self._nested.commit()
+        elif self._is_open():
+            self._undo(error)
+
+    def _is_open(self) -> bool:
+        """Return whether the session still has the savepoint, as it does after a failed flush."""
+        transaction = self.outer.session.get_nested_transaction()
+        while transaction is not None and transaction is not self._nested:
+            transaction = transaction.parent
+        return transaction is not None
+
+    def _undo(self, error: BaseException) -> None:
+        try:
+            self._nested.rollback()
+        except Exception as broken:
+            self.outer.doom(error)
+            if isinstance(broken, DBAPIError):
+                self.outer.broken_by = self.outer.broken_by or broken

@@ -1,19 +1,19 @@
-"""What an attempt that failed leaves to the next one: rows to lock, and perhaps its transaction.
+"""What a failed attempt leaves to the next one: rows to lock, and perhaps its transaction.
 
 A missed version is no error of the database: the UPDATE has matched no row, and the transaction is
 alive. If it has written nothing else, there is nothing to roll back. So a decorated function with a
 strategy that locks runs again in the same transaction, in a new session, which reads everything
-anew. The rows that have missed are locked already: the look after the miss has locked them.
+again. The rows that have missed are locked already, by the look after the miss.
 
-The transaction is rolled back, and the next attempt begins another one, wherever anything else may
-have been sent: another row of the flush that was written, a statement, a savepoint that is open,
-``session.connection()``, a row of a class without a version. So it is where other parts of the
-unit, or listeners to ``after_begin``, may have sent something when it began, and would do so again;
-where the transaction reads a snapshot, because it would not see what the others have written;
-where it waits for locks only briefly; and where an inner unit has failed.
+The transaction is rolled back, and the next attempt begins another one, if anything else may have
+been sent: another row of the flush that was written, a statement, an open savepoint,
+``session.connection()``, a row of a class without a version. The same holds where other parts of
+the unit, or listeners to ``after_begin``, may have sent something at the begin, and would do so
+again; where the transaction reads a snapshot, because it would not see the rows that others have
+written; where it waits for locks only briefly; and where an inner unit has failed.
 
-Either way the next attempt locks what has conflicted, so it waits for the lock, where the others
-queue, and not for some time before it.
+Either way the next attempt locks the rows that have conflicted. So it queues for the row lock
+instead of sleeping.
 """
 
 from __future__ import annotations
@@ -26,58 +26,56 @@ from sqlalchemy.orm import Session
 
 from optilock.dialects import database_of
 from optilock.errors import ConcurrencyError
-from optilock.undocumented.flushes import Held, leave_connections, take_connections
-from optilock.unit.strategies.heat import Key
-from optilock.unit.strategies.reading import Reading
-from optilock.watched.session.watched import READS, known_of
-
-__all__ = ["Relay"]
+from optilock.undocumented.flushes import HeldConnections, leave_connections, take_connections
+from optilock.unit.heat import Key
+from optilock.unit.reading import Reading
+from optilock.watched.session.record import READS_KEY, record_of
 
 
-class Relay:
-    """Between two attempts of one call."""
+class NextAttempt:
+    """The state between two attempts of one call."""
 
     def __init__(self, attempts: int) -> None:
-        #: How many there are at most, if what fails are waits for locks.
+        #: The most attempts there are, if waits for locks fail.
         self.attempts = attempts
 
     #: An attempt has failed, and the next one has not begun.
     is_due = False
     #: The connection of a transaction that goes on, and the engines of its session.
-    held: Held | None = None
+    held: HeldConnections | None = None
     _routes: Mapping[Any, Any] = MappingProxyType({})
     _rows: frozenset[Key] = frozenset()
 
-    def is_at_once(self, error: BaseException) -> bool:
-        """Does the next attempt lock what this one has failed on, so that it need not wait?"""
+    def locks_rows(self, error: BaseException) -> bool:
+        """Return whether the next attempt locks the rows of this failure, so it need not wait."""
         return bool(self._rows)
 
-    def hurries(self, session: Session, number: int) -> bool:
-        """Does another attempt follow this one, and lock the rows for which it has waited?"""
-        reading: Reading | None = session.__dict__.get(READS)
+    def waits_briefly(self, session: Session, number: int) -> bool:
+        """Return whether this attempt's waits are brief: another one follows and locks first."""
+        reading = _reading_of(session)
         return number < self.attempts and reading is not None and reading.adaptive is not None
 
     # -- the attempt that failed -------------------------------------------------------------------
 
-    def keeps(self, own: Any, error: BaseException) -> bool:
+    def keep_transaction(self, own: Any, error: BaseException) -> bool:
         """Take the transaction of a unit that ends, if it can go on."""
-        if not _goes_on(own, error):
+        if not _can_go_on(own, error):
             return False
         self.held = leave_connections(own.session.get_transaction())
         self._routes = own.routes
         return True
 
-    def failed(self, session: Session, error: BaseException) -> None:
-        """Remember what to lock."""
-        reading: Reading | None = session.__dict__.get(READS)
+    def remember(self, session: Session, error: BaseException) -> None:
+        """Remember the rows to lock."""
+        reading = _reading_of(session)
         if reading is not None:
             self.is_due, self._rows = True, reading.remember(session, error)
 
     # -- the next one ------------------------------------------------------------------------------
 
-    def hands_over(self, own: Any) -> None:
-        """Give a unit that has just begun what the one before it has left."""
-        reading: Reading | None = own.session.__dict__.get(READS)
+    def hand_over(self, own: Any) -> None:
+        """Give the rows and the transaction of the failed attempt to a unit that has begun."""
+        reading = _reading_of(own.session)
         if reading is not None:
             reading.insist = self._rows
         self.is_due, self._rows = False, frozenset()
@@ -90,7 +88,7 @@ class Relay:
                 session.dispatch.after_begin(session, transaction, connection)
 
     def drop(self) -> None:
-        """No attempt follows: roll back what was left."""
+        """Roll back the transaction that was kept, because no attempt follows."""
         held, self.held = self.held, None
         if held is None:
             return
@@ -102,23 +100,43 @@ class Relay:
                     connection.close()
 
 
-def _goes_on(own: Any, error: BaseException) -> bool:
-    """Is nothing written, and does the transaction see what others have written since?"""
+def _reading_of(session: Session) -> Reading | None:
+    reading: Reading | None = session.__dict__.get(READS_KEY)
+    return reading
+
+
+def _can_go_on(own: Any, error: BaseException) -> bool:
+    """Return whether the transaction has written nothing and sees the rows of others."""
+    return (
+        type(error) is ConcurrencyError
+        and error.__cause__ is None
+        and _has_only_read(own)
+        and _is_alive(own)
+    )
+
+
+def _has_only_read(own: Any) -> bool:
+    """Return whether the unit has only read, and its waits for locks are not brief."""
     session: Session = own.session
-    known = known_of(session)
-    reading: Reading | None = session.__dict__.get(READS)
-    if reading is None or type(error) is not ConcurrencyError or error.__cause__ is not None:
+    known, reading = record_of(session), _reading_of(session)
+    if reading is None or not reading.only_read():
         return False
     if known.waits_briefly:
         return False  # and the next attempt would wait no longer where it locks
     if len(own.parts) > 1 or len(session.dispatch.after_begin) > 1:
         return False  # others would begin twice in one transaction
-    if own.doomed_by is not None or known.sent_more or known.has_written() or known.undone:
+    if own.doomed_by is not None:
         return False
+    return not (known.sent_more or known.has_written() or known.undone)
+
+
+def _is_alive(own: Any) -> bool:
+    """Return whether the unit's only transaction can be used by another session."""
+    session: Session = own.session
     transaction = session.get_transaction()
     if transaction is None or not transaction.is_active or session.in_nested_transaction():
         return False
-    if len(own.connections) != 1 or session.twophase or not reading.only_read():
+    if len(own.connections) != 1 or session.twophase:
         return False
     connection = own.connections[0]
     if connection.closed or connection.invalidated or not connection.in_transaction():

@@ -11,29 +11,20 @@ from typing import Any, TypedDict
 from optilock.errors import ConfigurationError
 from optilock.resolvers.resolution import DeletePolicies, OnConflict, check_on_delete
 from optilock.resolvers.rules import check_on_conflict
-from optilock.unit.conditions import RequireConditions
-from optilock.unit.isolation import AtLevel, FirstRead, Isolation, ReadOnly
-from optilock.unit.parts import Part, VerifyReads
-from optilock.unit.retry import Hook, On, Policy, Seconds
-from optilock.unit.short import Pipelined, Short
-from optilock.unit.strategies.reading import (
-    OPTIMISTIC,
-    PESSIMISTIC,
-    Locking,
-    Strategy,
-    check_strategy,
+from optilock.unit.conditions import ConditionsPart
+from optilock.unit.heat import OPTIMISTIC, PESSIMISTIC, Strategy, check_strategy
+from optilock.unit.isolation import (
+    FirstReadPart,
+    Isolation,
+    LevelPart,
+    ReadOnlyPart,
+    VerifyReadsPart,
 )
+from optilock.unit.parts import Part
+from optilock.unit.reading import LockingPart
+from optilock.unit.retries import Hook, On, Policy, Seconds
+from optilock.unit.round_trips import PipelinedPart, ShortPart
 from optilock.watched.guard.repeats import RepeatValues
-
-__all__ = [
-    "OnConflict",
-    "Options",
-    "RetriedUnitOptions",
-    "UnitOptions",
-    "UnitOptionsWithoutIsolation",
-    "options_from",
-    "policy_from",
-]
 
 
 class UnitOptionsWithoutIsolation(TypedDict, total=False):
@@ -86,7 +77,7 @@ _SWITCHES = (
     "short",
 )
 
-#: What a unit that joins cannot have if the unit around it has not.
+#: Options that a unit which joins cannot have if the outer unit does not have them.
 _OF_THE_OUTERMOST = (
     "on_conflict",
     "on_delete",
@@ -100,7 +91,7 @@ _OF_THE_OUTERMOST = (
 )
 
 
-#: What a unit without a transaction cannot have.
+#: Options that a unit without a transaction cannot have.
 _OF_TRANSACTIONS = {
     "isolation": "is the level of one",
     "read_only": "is a property of one",
@@ -123,13 +114,19 @@ class Options:
     verify_reads: bool = False
     pipelined: bool = False
     short: bool = False
-    #: For every row that is changed; ``False``: not even what the request demands.
+    #: For every changed row; ``False``: not even the conditions that the request demands.
     require_conditions: bool | None = None
     strategy: Strategy = OPTIMISTIC
     #: Parts of the application's own.
     parts: Sequence[Part] = ()
 
     def __post_init__(self) -> None:
+        self._check_values()
+        self._check_parts()
+        self._check_combinations()
+        self._require_one_part_each()
+
+    def _check_values(self) -> None:
         check_on_conflict(self.on_conflict)
         check_on_delete(self.on_delete)
         check_strategy(self.strategy)
@@ -147,12 +144,16 @@ class Options:
                 f"isolation={self.isolation!r} is no level: write"
                 f" {' or '.join(f'Isolation.{level.name}' for level in Isolation)}."
             )
+
+    def _check_parts(self) -> None:
         for part in self.parts:
             if not isinstance(part, Part):
                 raise ConfigurationError(
                     f"parts=[...] has {part!r}, which is no part: write a subclass of"
-                    " optilock.Part, and give an object of it."
+                    " optilock.unit.Part, and give an object of it."
                 )
+
+    def _check_combinations(self) -> None:
         if self.verify_reads and self.read_only:
             raise ConfigurationError(
                 "verify_reads=True locks the rows that were read, which a read_only=True"
@@ -171,6 +172,8 @@ class Options:
             )
         if self.short:
             self._require_no_transaction()
+
+    def _require_one_part_each(self) -> None:
         named = [part.option for part in self.all_parts if part.option]
         if len(named) != len({*named}):
             raise ConfigurationError(
@@ -188,39 +191,39 @@ class Options:
 
     @cached_property
     def all_parts(self) -> tuple[Part, ...]:
-        """The parts that these options ask for, in the order in which they are told."""
+        """The parts of these options, in the order in which they are called."""
         parts: list[Part] = []
-        if self.pipelined:  # first: the others ask the database
-            parts.append(Pipelined())
+        if self.pipelined:  # first: the others send queries
+            parts.append(PipelinedPart())
         if self.short:
-            parts.append(Short())
+            parts.append(ShortPart())
         last: tuple[Part, ...] = ()
         if self.isolation is not None:
-            level = AtLevel(self.isolation, read_only=self.read_only)
+            level = LevelPart(self.isolation, read_only=self.read_only)
             parts.append(level)
-            last = (FirstRead(level),)
+            last = (FirstReadPart(level),)
         if self.read_only:
-            parts.append(ReadOnly())
+            parts.append(ReadOnlyPart())
         if self.verify_reads:
-            parts.append(VerifyReads())
+            parts.append(VerifyReadsPart())
         if self.require_conditions is not None:
-            parts.append(RequireConditions(self.require_conditions))
+            parts.append(ConditionsPart(self.require_conditions))
         if self.locks:
-            parts.append(Locking(self.strategy))
+            parts.append(LockingPart(self.strategy))
         return (*parts, *self.parts, *last)
 
     @cached_property
     def chooses_engines(self) -> bool:
-        """Does a part want its connections to begin in a way of its own?"""
+        """True if a part has execution options for its engines."""
         return any(type(part).engine_options is not Part.engine_options for part in self.all_parts)
 
     @property
     def locks(self) -> bool:
-        """May reads lock? What is only read is never locked."""
+        """True if reads may lock, as they do not in a unit that only reads."""
         return self.strategy != OPTIMISTIC and not (self.read_only or self.verify_reads)
 
     def require_room_in(self, outer: Options) -> None:
-        """Refuse an inner unit that asks for what the running outer unit does not give.
+        """Refuse an inner unit with options that the running outer unit does not have.
 
         Raises:
             ConfigurationError: an option is given and differs.
@@ -239,7 +242,7 @@ _NONE = Options()
 
 
 def options_from(given: Mapping[str, Any]) -> Options:
-    """Checked options from keywords.
+    """Return checked options from keywords.
 
     Raises:
         ConfigurationError: there is no such option, or its value cannot work.
@@ -260,7 +263,7 @@ def options_from(given: Mapping[str, Any]) -> Options:
 
 
 def spelled_out(*, sessions: Any) -> inspect.Signature:
-    """What a unit takes, for ``help()`` and for editors, which see ``**options`` only."""
+    """Return the signature of a unit, for ``help()`` and editors, which see ``**options`` only."""
     kind = inspect.Parameter
     first = kind("sessions", kind.POSITIONAL_OR_KEYWORD, annotation=sessions)
     options = [
@@ -274,7 +277,7 @@ _KNOWN = [field.name for field in fields(Options)]
 
 
 def policy_from(given: Mapping[str, Any]) -> tuple[Policy, Options]:
-    """The retry's part and the unit's part of the keywords of ``unit_of_work``.
+    """Return the retry's policy and the unit's options from the keywords of ``unit_of_work``.
 
     Raises:
         ConfigurationError: there is no such option, or its value cannot work.

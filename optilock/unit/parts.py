@@ -1,14 +1,14 @@
-"""What an option of a unit of work is: one *part*, whose methods the unit calls as it goes on.
+"""An option of a unit of work is one *part*, whose methods the unit calls as it goes on.
 
 An application gives its own parts as ``parts=[...]``. A new keyword of the unit is a file with a
-part, and its entries in ``optilock/unit/options.py``; the unit itself does not change::
+part, and its entries in ``optilock/unit/options.py``. The unit itself does not change::
 
     class Tagged(Part, option="tagged"):
         def connected(self, session: Session, connection: Connection) -> None: ...
 
-A part says by its methods of which moments it wants to hear. What happens around a flush, and when
-transactions begin and end, has one order, which :mod:`optilock.watched.session.order` lists. A part
-that registers a listener of its own for one of these events would stand outside of that order, so
+The methods of a part are the moments at which it is called. The steps around a flush, and at the
+begin and end of transactions, have one order, which :mod:`optilock.watched.session.order` lists. A
+part that registers a listener of its own for one of these events would be outside that order, so
 its class is refused. So is a second part for one option.
 """
 
@@ -21,17 +21,13 @@ from weakref import WeakValueDictionary
 
 from sqlalchemy import Connection, Engine
 from sqlalchemy.orm import Session
-from sqlalchemy.orm.attributes import instance_state
 
 from optilock.errors import ConfigurationError
-from optilock.mapped import facts, place_of
-from optilock.watched.guard.promises import promises_of
-from optilock.watched.session.order import ORDER, listen_in
-from optilock.watched.session.records import Promise
+from optilock.watched.session.order import ORDER
 
 
 class Part:
-    """The moments of a unit of work. One object serves many units: what it notes, it notes on
+    """The moments of a unit of work. One object serves many units, so it keeps its notes on
     ``session.info`` or ``connection.info``.
 
     Raises:
@@ -46,15 +42,15 @@ class Part:
     def __init_subclass__(cls, *, option: str = "", **given: Any) -> None:
         super().__init_subclass__(**given)
         there = _parts.setdefault(option, cls) if option else cls
-        if there is not cls and there.__qualname__ != cls.__qualname__:  # not read in once more
+        if there is not cls and there.__qualname__ != cls.__qualname__:  # no reload
             raise ConfigurationError(
                 f"{cls.__name__} wants to be the part for {option}=, which is"
                 f" {there.__name__}: an option of a unit has one part. Give yours an option of its"
                 " own: class Yours(Part, option='...')."
             )
         for name, member in vars(cls).items():
-            heard = name in ORDER and not hasattr(Part, name)
-            for event in [name] if heard else _listens_to(member):
+            is_event = name in ORDER and not hasattr(Part, name)
+            for event in [name] if is_event else _listens_to(member):
                 raise ConfigurationError(
                     f"{cls.__name__}.{name} would hear of {event} outside of the one order of what"
                     " happens around a flush. A part has the methods opened, begin,"
@@ -65,33 +61,33 @@ class Part:
         cls.option = option
 
     def engine_options(self, engine: Engine) -> Mapping[str, Any]:
-        """Execution options of the engine, taken when the session first asks for it."""
+        """Return execution options of the engine, when the session first uses it."""
         return {}
 
     def opened(self, sessions: Any) -> None:
-        """A unit was made with these sessions, as the application gave them; it is not entered."""
+        """Run when a unit was made with these sessions, and not entered yet."""
 
     def begin(self, session: Session) -> None:
-        """The session is new; nothing has been sent."""
+        """Run with the new session; nothing has been sent."""
 
     def connected(self, session: Session, connection: Connection) -> None:
-        """A transaction has begun on one more connection; nothing has been sent by the session."""
+        """Run when a transaction has begun on one more connection; the session has sent nothing."""
 
     def before_flush(self, session: Session) -> None:
-        """The body is over without an error; what is pending will be flushed next."""
+        """Run after the body, if it raised no error; the pending changes are flushed next."""
 
     def before_commit(self, session: Session) -> None:
-        """Everything is flushed; COMMIT comes next."""
+        """Run when everything is flushed; COMMIT is sent next."""
 
     def after(self, session: Session, error: BaseException | None) -> None:
-        """The transaction is over, committed when ``error`` is None; the session closes next."""
+        """Run after the transaction, committed if ``error`` is None; the session closes next."""
 
 
 _parts: WeakValueDictionary[str, type[Part]] = WeakValueDictionary()
 
 
 def _listens_to(member: Callable[..., Any] | object) -> list[str]:
-    """The events of the list that a function registers a listener for by itself."""
+    """Return the events of the list for which the function registers a listener itself."""
     code = getattr(member, "__code__", None)
     if code is None or not {"listen", "listens_for"}.intersection(_names(code)):
         return []
@@ -109,27 +105,3 @@ def _constants(code: CodeType) -> Iterator[object]:
             yield from _constants(one)
         else:
             yield one
-
-
-class VerifyReads(Part, option="verify_reads"):
-    """The part that verifies every versioned row that the unit's session loads."""
-
-    def begin(self, session: Session) -> None:
-        listen_in(session, loaded_as_persistent=_loaded)
-
-
-def _loaded(session: Session, obj: Any) -> None:
-    """Note the version, not the object: the session forgets objects that nobody holds."""
-    state = instance_state(obj)
-    mapper = state.mapper
-    token = facts(mapper).token
-    if token and token in state.dict:
-        place = place_of(state)
-        promised = Promise(mapper, place[1], state.dict[token], demanded=False)
-        promises_of(session).add(place, promised)
-    elif not token and facts(mapper).compares:
-        raise ConfigurationError(
-            f"verify_reads cannot verify rows of {mapper.class_.__name__}: the class compares"
-            " values (CompareValues) and has no version. Give it a version as well, read it in a"
-            " unit without verify_reads, or run the unit with optilock.serializable()."
-        )

@@ -1,11 +1,11 @@
-"""The transaction of a unit of work: one that is its own, or a place in a running one.
+"""The transaction of a unit of work: its own, or a place in a running one.
 
-All of it is sync and knows one sync ``Session``. :mod:`optilock.unit.unit_of_work` and
+All of it is sync and uses one sync ``Session``. :mod:`optilock.unit.units` and
 :mod:`optilock.unit.async_unit` are the two ways to open and leave it.
 
-Leaving has two steps. ``prepare`` flushes: whatever goes wrong there, nothing is stored.
-``complete`` sends COMMIT, or rolls back, and closes; it must not be interrupted, because after
-COMMIT was sent nobody but the database knows.
+Leaving has two steps. ``prepare`` flushes: if that fails, nothing is stored. ``complete`` sends
+COMMIT, or rolls back, and closes. It must not be interrupted, because the outcome of a COMMIT that
+was sent is known only by the database.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from sqlalchemy.orm import Session
 
 from optilock import events
 from optilock.dialects import Database, database_of
-from optilock.dialects.connections import clear, ended_by, lost_by
+from optilock.dialects.connections import error_that_ended, error_that_lost, roll_back_all
 from optilock.dialects.transient import commit_outcome_unknown, ended_by_conflict
 from optilock.errors import (
     CommitOutcomeUnknown,
@@ -28,25 +28,29 @@ from optilock.errors import (
     ConfigurationError,
     OptilockError,
 )
-from optilock.serialize import alone
+from optilock.serialize import without_handled
 from optilock.undocumented.flushes import was_committed
-from optilock.unit import running
-from optilock.unit.beside import Beside
-from optilock.unit.next_attempt import Relay
+from optilock.unit import running_units
+from optilock.unit.next_attempt import NextAttempt
 from optilock.unit.options import Options
-from optilock.unit.sessions import choose_engines, choose_no_more, with_options
-from optilock.unit.short import flushes_at_commit
+from optilock.unit.round_trips import flush_inside_commit
+from optilock.unit.sessions import (
+    ReplacedSession,
+    choose_engines,
+    forget_engine_choice,
+    with_options,
+)
 from optilock.watched.guard import capture, check_before_commit, conflict_after_rollback
 from optilock.watched.guard import options as guard_options
-from optilock.watched.guard.ended import guard_commit
-from optilock.watched.session.watched import known_of
+from optilock.watched.guard.ended_transactions import guard_commit
+from optilock.watched.session.record import record_of
 from optilock.watched.writes.send import require_row_counts
 
 _log = logging.getLogger("optilock")
 
 
 class Transaction(Protocol):
-    """What a unit of work opens and leaves."""
+    """The transaction that a unit of work opens and leaves."""
 
     def begin(self) -> None: ...
     def prepare(self) -> None: ...
@@ -57,20 +61,24 @@ class OwnTransaction:
     """A session and a transaction that begin and end with the unit."""
 
     def __init__(
-        self, session: Session, public: Any, options: Options, relay: Relay | None = None
+        self,
+        session: Session,
+        public: Any,
+        options: Options,
+        next_attempt: NextAttempt | None = None,
     ) -> None:
         self.session = session
-        #: What the attempt before this one has left, and what it leaves to the next.
-        self.relay = relay
-        #: What the unit yields: ``session``, or the AsyncSession in front of it.
+        #: The state between this attempt, the one before and the next one.
+        self.next_attempt = next_attempt
+        #: The session that the program gets: ``session``, or the AsyncSession in front of it.
         self.public = public
         self.options = options
         self.parts = options.all_parts
         self.doomed_by: BaseException | None = None
         #: The database's error with which a savepoint could not be undone.
         self.broken_by: BaseException | None = None
-        #: The session in whose place of a scope this one is.
-        self.beside: Beside | None = None
+        #: The session of a scope, which this unit's session replaces.
+        self.replaced: ReplacedSession | None = None
         self.connections: list[Connection] = []
         #: Those of them on which an error may end the transaction.
         self._may_end: list[Connection] = []
@@ -81,7 +89,7 @@ class OwnTransaction:
 
     def begin(self) -> None:
         # An async unit ends in another task, where no attempt runs.
-        self._attempt = attempt = running.current_attempt()
+        self._attempt = attempt = running_units.current_attempt()
         self._attempts = 1 if attempt is None else attempt.number
         self._started = time.monotonic() if attempt is None else attempt.started
         asked = self.options
@@ -97,16 +105,16 @@ class OwnTransaction:
                 part.begin(self.session)
             if self.options.chooses_engines:
                 choose_engines(self.session, self.route)
-        known_of(self.session).owner = self
+        record_of(self.session).owner = self
         # SQLAlchemy refuses to go on after a commit inside its own ``with`` block.
         self._transaction = self.session.begin()
         guard_commit(self._transaction)
         self._transaction.__enter__()
-        if self.relay is not None and self.relay.is_due:
-            self._go_on_with(self.relay)
+        if self.next_attempt is not None and self.next_attempt.is_due:
+            self._go_on_with(self.next_attempt)
 
     def prepare(self) -> None:
-        """Everything that comes before COMMIT.
+        """Check and flush all that comes before COMMIT.
 
         Raises:
             OptilockError: an inner unit failed, or the database has ended the transaction.
@@ -115,8 +123,8 @@ class OwnTransaction:
         """
         if self.doomed_by is not None:
             self._refuse_because_of(self.doomed_by)
-        if self.beside is not None:
-            self.beside.refuse_changes()
+        if self.replaced is not None:
+            self.replaced.refuse_changes()
         self._open = self.session.in_transaction()
         if not self._open:
             return
@@ -124,16 +132,16 @@ class OwnTransaction:
             part.before_flush(self.session)
         if self._may_end:
             self._refuse_if_ended()
-        if flushes_at_commit(self.session, self.parts):
+        if flush_inside_commit(self.session, self.parts):
             return
         self.session.flush()
         for part in self.parts:
             part.before_commit(self.session)
-        if known_of(self.session).promises:
+        if record_of(self.session).promises:
             check_before_commit(self.session)
 
     def complete(self, error: BaseException | None) -> None:
-        """COMMIT without an ``error``, roll back with one; close in any case.
+        """Send COMMIT without an ``error``, or roll back; close in any case.
 
         Raises:
             CommitOutcomeUnknown: the connection was lost inside COMMIT.
@@ -142,7 +150,7 @@ class OwnTransaction:
         try:
             if error is None:
                 self._commit()
-            elif self.relay is None or not self.relay.keeps(self, error):
+            elif self.next_attempt is None or not self.next_attempt.keep_transaction(self, error):
                 self._give_up(error)
         except BaseException as raised:
             error = raised
@@ -155,23 +163,23 @@ class OwnTransaction:
                     self._note_stored(raised)
                 raise
 
-    def _go_on_with(self, relay: Relay) -> None:
+    def _go_on_with(self, next_attempt: NextAttempt) -> None:
         try:
-            relay.hands_over(self)
+            next_attempt.hand_over(self)
         except BaseException as error:
             self._roll_back(error)
             self._close(error)
             raise
 
     def doom(self, error: BaseException) -> None:
-        """Never commit, because of ``error``; the first one counts."""
+        """Refuse to commit from here on, because of ``error``; the first one counts."""
         if self.doomed_by is None:
             self.doomed_by = error
 
-    # -- what the session tells ------------------------------------------------------------------
+    # -- called by the session --------------------------------------------------------------------
 
     def route(self, bind: Engine | Connection) -> Engine | Connection:
-        """The engine whose connections begin as the parts want it; the same one each time."""
+        """Return the engine with the execution options of the parts; the same one each time."""
         if isinstance(bind, Connection) or bind in self.routes.values():
             return bind
         if bind not in self.routes:
@@ -185,7 +193,9 @@ class OwnTransaction:
 
     @property
     def hurries(self) -> bool:
-        return self.relay is not None and self.relay.hurries(self.session, self._attempts)
+        return self.next_attempt is not None and self.next_attempt.waits_briefly(
+            self.session, self._attempts
+        )
 
     def connected(self, connection: Connection, database: Database) -> None:
         self.connections.append(connection)
@@ -205,14 +215,14 @@ class OwnTransaction:
             raise
 
     def _refuse_autocommit(self, connection: Connection) -> None:
-        if connection in known_of(self.session).autocommitting:
+        if connection in record_of(self.session).autocommitting:
             raise ConfigurationError(_AUTOCOMMIT)
 
     def committing_now(self) -> None:
-        """Before COMMIT.
+        """Note that COMMIT is sent next.
 
         Raises:
-            ConfigurationError: the body of the unit has asked for it.
+            ConfigurationError: the body of the unit calls ``commit()``.
         """
         if not self._leaving:
             raise ConfigurationError(_COMMITTED_INSIDE)
@@ -235,7 +245,7 @@ class OwnTransaction:
         return events.Committed(self._attempts, time.monotonic() - self._started)
 
     def _give_up(self, error: BaseException) -> None:
-        """Roll back, and raise what ``error`` means if that is more than it says."""
+        """Roll back, and raise the meaning of ``error`` where it is more than its text."""
         if self._committing and self._is_stored():
             return self._leave_stored(error)
         ended_inside = not self.session.in_transaction() and _is_of_closed_transaction(error)
@@ -244,15 +254,21 @@ class OwnTransaction:
         if conflict:
             capture(self.session)
         if self._committing:
-            clear(self.connections)
+            roll_back_all(self.connections)
         self._roll_back(error)
         if self._committing:
             self._explain_commit(error)
-        if isinstance(error, InvalidRequestError):  # SQLAlchemy has refused what came after it
-            self._raise_what_broke()
+        if isinstance(error, InvalidRequestError):  # SQLAlchemy has refused a later call
+            self._explain_refusal(error, ended=ended, ended_inside=ended_inside)
         if conflict and isinstance(error, DBAPIError):
             raise conflict_after_rollback(self.session, error) from error
-        if ended is not None:  # SQLAlchemy has refused what came after it
+
+    def _explain_refusal(
+        self, error: BaseException, *, ended: BaseException | None, ended_inside: bool
+    ) -> None:
+        """Raise the reason why SQLAlchemy refused a call in this transaction, if it is known."""
+        self._raise_what_broke()
+        if ended is not None:
             raise OptilockError(f"{_ENDED}.") from ended
         if ended_inside:
             raise ConfigurationError(_ENDED_INSIDE) from error
@@ -260,11 +276,11 @@ class OwnTransaction:
     def _is_stored(self) -> bool:
         if was_committed(self._transaction):
             return True
-        ending = known_of(self.session).ending
+        ending = record_of(self.session).ending
         return ending is not None and ending.stored and len(self.connections) == 1
 
     def _leave_stored(self, error: BaseException) -> None:
-        """Somebody who hears of COMMIT has failed: another attempt would store the unit twice."""
+        """End after a listener to COMMIT has failed; another attempt would store the unit twice."""
         self._roll_back(error)
         self._note_stored(error)
         events.emit(self._committed)
@@ -275,8 +291,8 @@ class OwnTransaction:
             self._attempt.stored = True
 
     def _explain_commit(self, error: BaseException) -> None:
-        """COMMIT had been asked for. Is it certain that nothing is stored?"""
-        ending = known_of(self.session).ending
+        """Raise or note that the outcome of COMMIT is unknown, if it is."""
+        ending = record_of(self.session).ending
         if ending is not None and ending.unanswered and isinstance(error, Exception):
             raise CommitOutcomeUnknown(_UNKNOWN_WITH_WRITES) from error
         if self.options.read_only:
@@ -294,25 +310,25 @@ class OwnTransaction:
             self._transaction.__exit__(type(error), error, None)
         except Exception as broken:
             what = "rolling back failed; the connection is thrown away"
-            _log.warning(what, exc_info=alone(broken, error))
+            _log.warning(what, exc_info=without_handled(broken, error))
             self.session.invalidate()
 
     def _close(self, error: BaseException | None) -> None:
         try:
-            if self.relay is not None and error is not None:
-                self.relay.failed(self.session, error)
+            if self.next_attempt is not None and error is not None:
+                self.next_attempt.remember(self.session, error)
             for part in self.parts:
                 part.after(self.session, error)
         finally:
-            if self.beside is not None:
-                self.beside.over()
-            known_of(self.session).owner = None
+            if self.replaced is not None:
+                self.replaced.release()
+            record_of(self.session).owner = None
             if self.options.chooses_engines:
-                choose_no_more(self.session)
+                forget_engine_choice(self.session)
             self._transaction.__exit__(OptilockError, None, None)
             self.session.close()
 
-    # -- questions ---------------------------------------------------------------------------------
+    # -- refusals ----------------------------------------------------------------------------------
 
     def _refuse_because_of(self, error: BaseException) -> None:
         self._raise_what_broke()
@@ -327,16 +343,16 @@ class OwnTransaction:
     def _raise_what_broke(self) -> None:
         """Raise the first error after which nothing could be done, though the program caught it."""
         for connection in self._may_end:
-            error = lost_by(connection)
+            error = error_that_lost(connection)
             if error is not None:
                 raise error
         if self.broken_by is not None:
             raise self.broken_by
 
     def _ended_by(self) -> BaseException | None:
-        """The error with which the database ended the transaction."""
+        """Return the error with which the database ended the transaction."""
         for connection in self._may_end:
-            error = ended_by(connection)
+            error = error_that_ended(connection)
             if error is not None:
                 return error
         return None
@@ -355,59 +371,8 @@ class OwnTransaction:
                 )
 
 
-class Joined:
-    """A place in the outer unit: commits nothing, and an error dooms the outer one."""
-
-    def __init__(self, outer: OwnTransaction) -> None:
-        self.outer = outer
-
-    def begin(self) -> None:
-        pass
-
-    def prepare(self) -> None:
-        pass
-
-    def complete(self, error: BaseException | None) -> None:
-        if error is not None:
-            self.outer.doom(error)
-
-
-class Savepoint:
-    """A place in the outer unit that can be undone alone."""
-
-    def __init__(self, outer: OwnTransaction) -> None:
-        self.outer = outer
-
-    def begin(self) -> None:
-        self._nested = self.outer.session.begin_nested()
-
-    def prepare(self) -> None:
-        self.outer.session.flush()
-
-    def complete(self, error: BaseException | None) -> None:
-        if error is None:
-            self._nested.commit()
-        elif self._is_open():
-            self._undo(error)
-
-    def _is_open(self) -> bool:
-        """Is it still among the session's transactions? A flush that failed has left it there."""
-        transaction = self.outer.session.get_nested_transaction()
-        while transaction is not None and transaction is not self._nested:
-            transaction = transaction.parent
-        return transaction is not None
-
-    def _undo(self, error: BaseException) -> None:
-        try:
-            self._nested.rollback()
-        except Exception as broken:
-            self.outer.doom(error)
-            if isinstance(broken, DBAPIError):
-                self.outer.broken_by = self.outer.broken_by or broken
-
-
 def _is_of_closed_transaction(error: BaseException) -> bool:
-    """Is it what SQLAlchemy says of a session that goes on after the end of its ``with`` block?"""
+    """Return whether SQLAlchemy refused work after the end of a session's ``with`` block."""
     return type(error) is InvalidRequestError and "closed transaction" in str(error)
 
 
@@ -439,13 +404,13 @@ _ENDED = (
 )
 _UNKNOWN = (
     "the connection was lost inside COMMIT, so this unit of work is either stored completely or"
-    " not at all, and nobody can tell from here. Read the rows again and compare before you run"
+    " not at all, and its outcome is unknown here. Read the rows again and compare before you run"
     " it once more; make the work safe to repeat if that matters."
 )
 _UNKNOWN_WITH_WRITES = (
     "the connection was lost at the last writes of this unit of work, which commit in the same trip"
-    " (pipelined=True, short=True), so the unit is either stored completely or not at all, and"
-    " nobody can tell from here. Read the rows again and compare before you run it once more; make"
+    " (pipelined=True, short=True), so the unit is either stored completely or not at all, and its"
+    " outcome is unknown here. Read the rows again and compare before you run it once more; make"
     " the work safe to repeat if that matters."
 )
 _HALF = (

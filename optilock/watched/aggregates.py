@@ -6,9 +6,9 @@
         __version_root_of__ = ("lines",)          # names of its relationships
         lines: Mapped[list[Line]] = relationship(back_populates="order")
 
-Whoever adds, changes, removes or re-parents a line moves the version of the order (of both orders),
-once a flush, and checks it: two people who change different lines of one order conflict on the
-order. Off by default: rows that do not depend on each other should not wait for each other.
+A session that adds, changes, removes or re-parents a line moves the version of the order (of both
+orders), once a flush, and checks it: two sessions that change different lines of one order conflict
+on the order. Off by default: rows that do not depend on each other should not wait for each other.
 
 Of a one-to-many relationship the rows of the children count, with all their columns that are not
 ignored; of a many-to-many relationship the link rows, not the objects behind them. A child that is
@@ -45,24 +45,24 @@ from sqlalchemy.orm import (
 from sqlalchemy.orm.attributes import instance_state
 
 from optilock.dialects import database_of
-from optilock.dialects.rows import with_hint
+from optilock.dialects.rows import ask_with_hint
 from optilock.errors import ConfigurationError
 from optilock.mapped import State, facts, identity_of
-from optilock.mapping.compared import changed_names
 from optilock.mapping.moves import touch_state
+from optilock.mapping.original_values import changed_names
 from optilock.undocumented.flushes import classes_to_flush
-from optilock.watched.rows.seen import recall
+from optilock.watched.rows.seen import recall_version
 from optilock.watched.rows.stored import read_stored
 from optilock.watched.rows.touch import ROOTS, note_roots
 from optilock.watched.session.connections import connection_to_write
-from optilock.watched.session.order import at_step
-from optilock.watched.session.watched import stands_still
+from optilock.watched.session.order import add_step
+from optilock.watched.session.record import keeps_version
 
 #: Column of the root -> value.
 Values = dict[Any, Any]
 
 #: What is in memory, appends to collections that were never loaded included.
-AS_FAR_AS_KNOWN = PassiveFlag.PASSIVE_NO_INITIALIZE | PassiveFlag.INCLUDE_PENDING_MUTATIONS
+LOADED_OR_PENDING = PassiveFlag.PASSIVE_NO_INITIALIZE | PassiveFlag.INCLUDE_PENDING_MUTATIONS
 
 #: All of them, as SQLAlchemy reads them for a delete: also where the application may not.
 _ALL = PassiveFlag.PASSIVE_OFF | PassiveFlag.NO_RAISE
@@ -71,7 +71,7 @@ _ALL = PassiveFlag.PASSIVE_OFF | PassiveFlag.NO_RAISE
 def find_roots(
     session: Session, state: State, root: Mapper[Any], relationship: RelationshipProperty[Any]
 ) -> Iterator[Any]:
-    """The roots of ``state`` by ``relationship`` of ``root``, each as often as it is found.
+    """Yield the roots of ``state`` by ``relationship`` of ``root``; one may come more than once.
 
     Objects, not their states: the session holds an unchanged object weakly."""
     if relationship.secondary is not None:
@@ -89,14 +89,14 @@ def find_roots(
 def _linked(
     session: Session, state: State, relationship: RelationshipProperty[Any]
 ) -> Iterator[Any]:
-    """Roots whose link to this object comes or goes, told from this side."""
+    """Yield roots whose link to this object is added or removed on this side."""
     for own in state.mapper.relationships:
         if own.secondary is relationship.secondary and own is not relationship:
             if state.obj() in session.deleted:  # all its links go; SQLAlchemy reads them as well
                 history = state.get_history(own.key, _ALL)
                 objects = history.non_added()
             else:
-                history = state.get_history(own.key, AS_FAR_AS_KNOWN)
+                history = state.get_history(own.key, LOADED_OR_PENDING)
                 objects = [*history.added, *history.deleted]
             yield from objects
 
@@ -104,14 +104,14 @@ def _linked(
 def _held(
     state: State, root: Mapper[Any], relationship: RelationshipProperty[Any]
 ) -> Iterator[Any]:
-    """Roots that many-to-one attributes of the same foreign key hold, or held."""
+    """Yield roots that many-to-one attributes of the same foreign key hold, or held."""
     for own in state.mapper.relationships:
         if (
             own.direction is RelationshipDirection.MANYTOONE
             and own.local_columns == relationship.remote_side
             and own.mapper.common_parent(root)
         ):
-            history = state.get_history(own.key, AS_FAR_AS_KNOWN)
+            history = state.get_history(own.key, LOADED_OR_PENDING)
             for obj in (*history.added, *history.unchanged, *history.deleted):
                 if obj is not None:
                     yield obj
@@ -120,7 +120,7 @@ def _held(
 def _foreign_keys(
     session: Session, state: State, relationship: RelationshipProperty[Any]
 ) -> Iterator[Values]:
-    """Root's column -> value: as stored, and as it is to be."""
+    """Yield the root's key (column -> value) as it is to be, and as stored if that differs."""
     pairs = [
         (parent, facts(state.mapper).names[child])
         for parent, child in relationship.local_remote_pairs or ()
@@ -136,7 +136,7 @@ def _foreign_keys(
 
 
 def _value(state: State, name: str) -> Any:
-    """The attribute's value; one that a commit has expired is read, as the flush would."""
+    """Return the attribute's value; an expired one is read, as the flush would do."""
     try:
         return state.manager[name].impl.get(
             state,
@@ -148,7 +148,7 @@ def _value(state: State, name: str) -> Any:
 
 
 def _stored(session: Session, state: State, pairs: list[tuple[Any, str]]) -> Values:
-    """What the row says: for what was left out of the load, or set without having been read."""
+    """Read the stored value of attributes that were not loaded."""
     connection = connection_to_write(session, state.mapper)
     identity = identity_of(state)
     names = tuple(dict.fromkeys(name for _, name in pairs))
@@ -173,7 +173,7 @@ def _has_key(obj: Any, values: Values) -> bool:
 
 
 def _by_key(session: Session, root: Mapper[Any], values: Values) -> Any:
-    """The root in the session, or read now and locked; None where there is no such row."""
+    """Return the root in the session, or read and lock it; ``None`` if there is no such row."""
     if not values or any(value is None or _is_unknown(value) for value in values.values()):
         return None
     keys = tuple(root.primary_key)
@@ -187,7 +187,7 @@ def _by_key(session: Session, root: Mapper[Any], values: Values) -> Any:
     table = facts(root).table
     database.begin_writing(connection, table)
     query = select(root.class_).where(*(column == value for column, value in values.items()))
-    found: Any = with_hint(
+    found: Any = ask_with_hint(
         database, table, lambda: session.scalars(database.lock(query, table, deleting=False))
     )
     return found.first()
@@ -211,7 +211,7 @@ _of: WeakKeyDictionary[Mapper[Any], tuple[list[Cover], list[Cover]]] = WeakKeyDi
 
 
 def cover(mapper: Mapper[Any], names: Any) -> None:
-    """From here on, changes of these relationships' rows move the version of ``mapper``'s rows.
+    """Let changes of these relationships' rows move the version of ``mapper``'s rows.
 
     Raises:
         ConfigurationError: a name is not that of a relationship that owns rows, the class has no
@@ -225,14 +225,14 @@ def cover(mapper: Mapper[Any], names: Any) -> None:
             _covers.append(Cover(mapper, relationship))
             _refuse_circle(mapper, relationship)
     _of.clear()
-    at_step("roots", _concerned, before_flush=_touch_roots)
+    add_step("roots", _concerned, before_flush=_touch_roots)
 
 
-# -- at a flush -----------------------------------------------------------------------------------
+# -- at a flush ------------------------------------------------------------------------------------
 
 
 def _concerned(session: Session) -> bool:
-    """Does it flush parts or roots, or did its last flush?"""
+    """Return whether the session flushes parts or roots, or its last flush did."""
     if ROOTS in session.__dict__:
         return True
     return any(any(_covers_of(mapper)) for mapper in classes_to_flush(session))
@@ -247,21 +247,21 @@ def _touch_roots(session: Session, uow: Any, objects: Any) -> None:
             state = instance_state(root)
             if state not in seen and _is_there(session, root):
                 seen.add(state)
-                recall(state)
+                recall_version(state)
                 touch_state(state)
                 waiting.append(root)
     note_roots(session, seen)
 
 
 def _roots(session: Session, obj: Any) -> Iterator[Any]:
-    """The roots that the object's changes belong to, itself among them for its collections."""
+    """Yield the roots that the object's changes belong to, itself included."""
     state = instance_state(obj)
     of_child, of_root = _covers_of(state.mapper)
     for one in of_root:
-        history = state.get_history(one.relationship.key, AS_FAR_AS_KNOWN)
+        history = state.get_history(one.relationship.key, LOADED_OR_PENDING)
         if history.added or history.deleted:
             yield obj
-        if not one.by_links:  # whose children were they?
+        if not one.by_links:  # the roots that they had before
             for child in history.added:
                 if child is not None:
                     yield from find_roots(
@@ -276,7 +276,7 @@ def _row_changed(session: Session, state: State) -> bool:
     obj = state.obj()
     if state.key is None or obj in session.deleted:
         return True
-    if stands_still(session, obj):
+    if keeps_version(session, obj):
         return False
     ignored = facts(state.mapper).ignored
     columns = state.mapper.columns
@@ -285,7 +285,7 @@ def _row_changed(session: Session, state: State) -> bool:
         return True
     return any(  # a many-to-one whose foreign key is written in the flush
         relationship.direction is RelationshipDirection.MANYTOONE
-        and state.get_history(relationship.key, AS_FAR_AS_KNOWN).has_changes()
+        and state.get_history(relationship.key, LOADED_OR_PENDING).has_changes()
         for relationship in state.mapper.relationships
         if relationship.key in state.committed_state
     )
@@ -295,12 +295,12 @@ def _is_there(session: Session, obj: Any) -> bool:
     return (
         instance_state(obj).persistent
         and obj not in session.deleted
-        and not stands_still(session, obj)
+        and not keeps_version(session, obj)
     )
 
 
 def _covers_of(mapper: Mapper[Any]) -> tuple[list[Cover], list[Cover]]:
-    """Where an object of the class is a child, or is linked to; and what it is the root of."""
+    """Return the covers in which the class is a child, and those of which it is the root."""
     found = _of.get(mapper)
     if found is None:
         found = _of[mapper] = (
@@ -311,7 +311,7 @@ def _covers_of(mapper: Mapper[Any]) -> tuple[list[Cover], list[Cover]]:
 
 
 def roots_of_object(session: Session, obj: Any) -> Iterator[Any]:
-    """The roots that a stored object is a part of, itself not among them."""
+    """Yield the roots that a stored object is a part of, itself not included."""
     state = instance_state(obj)
     for one in _covers_of(state.mapper)[0]:
         if not one.by_links:
@@ -319,7 +319,7 @@ def roots_of_object(session: Session, obj: Any) -> Iterator[Any]:
 
 
 def roots_of(mapper: Mapper[Any], *, by_links: bool) -> list[str]:
-    """The relationships by which a row of the class, or a link to it, is a part of a root."""
+    """Return the relationships by which a row of the class, or a link to it, is part of a root."""
     return [
         f"{one.root.class_.__name__}.{one.relationship.key}"
         for one in _covers_of(mapper)[0]
@@ -327,7 +327,7 @@ def roots_of(mapper: Mapper[Any], *, by_links: bool) -> list[str]:
     ]
 
 
-# -- what is refused ------------------------------------------------------------------------------
+# -- refusals --------------------------------------------------------------------------------------
 
 
 def _relationship(mapper: Mapper[Any], name: str) -> RelationshipProperty[Any]:
@@ -354,7 +354,7 @@ def _relationship(mapper: Mapper[Any], name: str) -> RelationshipProperty[Any]:
 
 
 def _refuse_inherited(mapper: Mapper[Any], relationship: RelationshipProperty[Any]) -> None:
-    """A child of another subclass, or of the parent itself, is told apart by its rows alone."""
+    """Refuse an inherited relationship: its rows may belong to the parent or another subclass."""
     owner = relationship.parent
     if owner is not mapper:
         raise ConfigurationError(
@@ -365,7 +365,7 @@ def _refuse_inherited(mapper: Mapper[Any], relationship: RelationshipProperty[An
 
 
 def _refuse_circle(mapper: Mapper[Any], relationship: RelationshipProperty[Any]) -> None:
-    """No class may be the root of itself, through whatever others."""
+    """Refuse a class that would be the root of itself, directly or through others."""
     waiting, seen = [relationship.mapper], set()
     while waiting:
         child = waiting.pop()
@@ -386,5 +386,5 @@ def _refuse_circle(mapper: Mapper[Any], relationship: RelationshipProperty[Any])
 
 
 def _share_rows(one: Mapper[Any], other: Mapper[Any]) -> bool:
-    """Can one object be of both classes? Two children of one parent class cannot."""
+    """Return whether one object can be of both classes: two children of one parent cannot."""
     return one.isa(other) or other.isa(one)

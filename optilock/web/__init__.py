@@ -2,10 +2,11 @@
 
 Without a framework:
 
-:mod:`~optilock.web.conditions` reads the conditions of a request.
+:mod:`~optilock.web.conditions` reads the conditions of a request, and has the header names that a
+page of another origin needs.
 :mod:`~optilock.web.problems` turns an error into a problem document (RFC 9457), and describes
 these documents for OpenAPI.
-:mod:`~optilock.web.cors` has the header names that a page of another origin needs.
+:mod:`~optilock.web.conditions` has the header names that a page of another origin needs.
 :mod:`~optilock.web.units` makes one unit of work of one request, and names the extra of a framework
 that is not installed.
 

@@ -1,4 +1,4 @@
-"""What one request demands of the row that it is about.
+"""The conditions of one request about one row, and what they mean for its write.
 
 ::
 
@@ -10,25 +10,24 @@
     if conditions.not_modified(tag):
         ...                                         # 304, with this tag and without a body
 
-What cannot be performed whatever the row is ends here: a malformed condition is ``BadPrecondition``
-(400), a missing one ``PreconditionRequired`` (428). The row is not looked at for it, nor the body.
-What depends on the row stands in the WHERE of the statement (:attr:`Conditions.demands`).
+A malformed condition raises ``BadPrecondition`` (400), a missing one ``PreconditionRequired``
+(428), before the row or the body is read. Conditions that depend on the row become part of the
+statement's WHERE (:attr:`Conditions.demands`).
 
 =========================  ================================================================
 a request that             writes with
 =========================  ================================================================
-changes what is there      ``entities.replace``, ``merge``, ``delete``, and ``**demands``
-makes what is not there    ``entities.insert``, and ``**demands``, if :attr:`~Conditions.absent`
+changes a row              ``entities.replace``, ``merge``, ``delete``, and ``**demands``
+creates a row              ``entities.insert``, and ``**demands``, if :attr:`~Conditions.absent`
 may do either (PUT)        :meth:`Conditions.put`, which chooses
 edits a loaded object      ``expect(page, conditions.expected)``, ``apply(..., expected=...)``
 =========================  ================================================================
 
-``Policy(require=None)`` takes writes without a condition: the last writer wins, and is then not
-asked. What such a request may demand besides (a date, or ``If-None-Match`` with tags) is no WHERE
-of one statement (:attr:`~Conditions.needs_a_look`), so the row is read first:
-:meth:`Conditions.seen` compares, and gives the demands that let nobody else write in between.
-Otherwise ``demands`` lets such tags be refused (400), and takes no notice of dates, as the RFC
-wants it where a row has none.
+``Policy(require=None)`` allows writes without a condition: the last writer wins. Such a request may
+still have a date, or ``If-None-Match`` with tags. No WHERE of one statement can express these
+(:attr:`~Conditions.needs_a_look`), so read the row first: :meth:`Conditions.seen` compares, and
+returns demands that keep other writers out in between. Without it ``demands`` lets such tags be
+refused (400), and ignores dates, as the RFC wants it for a row without a date.
 """
 
 from __future__ import annotations
@@ -36,22 +35,41 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final, NoReturn, TypeVar
+from typing import Any, Final, NoReturn, Required, TypedDict, TypeVar
 
 from sqlalchemy.orm import Session
 
 from optilock import entities
-from optilock.conditions.fields import STAR
-from optilock.conditions.request import compared
+from optilock.conditions.request import STAR, compared
 from optilock.entities import Stored
-from optilock.errors import BadPrecondition, NotFound, PreconditionFailed, PreconditionRequired
+from optilock.errors import (
+    BadPrecondition,
+    NotFound,
+    PreconditionFailed,
+    PreconditionRequired,
+)
 from optilock.preconditions.entity_tags import PLAIN, ETags
 from optilock.preconditions.rfc9110 import Fields, Precondition, Profile, Require, required
+from optilock.web.problems import MEDIA_TYPE
 
-__all__ = ["STRICT", "Conditions", "Policy", "unconditional"]
+__all__ = [
+    "ALLOW_HEADERS",
+    "ANSWERS",
+    "ETAG",
+    "EXPOSE_HEADERS",
+    "IF_MATCH",
+    "IF_NONE_MATCH",
+    "STRICT",
+    "Conditions",
+    "Policy",
+    "ProblemDocument",
+    "error_statuses",
+    "openapi_responses",
+    "unconditional",
+]
 
 F = TypeVar("F", bound=Callable[..., Any])
-#: An attribute of a function: the route demands nothing, on purpose.
+#: An attribute of a function: its route needs no condition, on purpose.
 UNCONDITIONAL: Final = "_optilock_unconditional"
 
 
@@ -61,7 +79,7 @@ class Policy:
 
     #: ``None``: a write without a condition is performed.
     require: Require | None = "if_match"
-    #: May ``If-Match: *`` say that the last writer wins?
+    #: ``If-Match: *`` is a condition: the last writer wins.
     allow_star: bool = True
     profile: Profile = "rfc9110"
     #: What proxies write into tags: ``("-gzip",)``, ``("W/",)``.
@@ -70,11 +88,17 @@ class Policy:
 
 #: RFC 9110, and a condition for every write.
 STRICT: Final = Policy()
+#: For a page of another origin: the headers that it sends (``Access-Control-Allow-Headers``), and
+#: those that its script reads (``Access-Control-Expose-Headers``). Without the first list the
+#: browser refuses to send a condition; without the second the script has no tag to send. Pass them
+#: to your framework's CORS middleware, and add the headers of your application.
+ALLOW_HEADERS = ("If-Match", "If-None-Match", "Idempotency-Key")
+EXPOSE_HEADERS = ("ETag", "Retry-After")
 
 
 @dataclass(frozen=True)
 class Conditions:
-    """What a request demands of its row: of one request, and good for one row."""
+    """The conditions of one request, for one row."""
 
     method: str
     asked: Precondition
@@ -114,20 +138,20 @@ class Conditions:
 
     @property
     def absent(self) -> bool:
-        """Is it demanded that there is no such row (``If-None-Match: *``), and nothing else?"""
+        """Whether the only demand is that there is no such row (``If-None-Match: *``)."""
         asked = self.asked
         return asked.absent and asked.versions is None and not asked.exists
 
     @property
     def unconditional(self) -> bool:
-        """Is nothing demanded? Only where the policy asks for nothing."""
+        """Whether nothing is demanded; possible only under ``Policy(require=None)``."""
         return self.asked.unconditional
 
     @property
     def needs_a_look(self) -> bool:
-        """Is something demanded that no WHERE has: a date, or only that a tag is not there?
+        """Whether a demand cannot be part of a WHERE: a date, or only excluded tags.
 
-        Only where the policy asks for nothing: read the row, and write with :meth:`seen`.
+        Possible only under ``Policy(require=None)``: read the row, and write with :meth:`seen`.
         """
         asked = self.asked
         dated = asked.unmodified_since is not None or asked.modified_since is not None
@@ -143,7 +167,7 @@ class Conditions:
             "if_match": STAR if asked.versions is None else asked.versions,
             "etags": self.etags,
         }
-        if asked.absent:  # of a row that is there this is true in no version
+        if asked.absent:  # no version of an existing row meets this
             found["if_match"] = ()
         elif asked.unless:
             found["if_none_match"] = asked.unless
@@ -168,16 +192,16 @@ class Conditions:
         values: Mapping[str, Any],
         **options: Any,
     ) -> Stored:
-        """Store what a PUT has sent, where PUT makes what is not there.
+        """Store the body of a PUT that may create its row.
 
-        ``await session.run_sync(conditions.put, Page, key, values)`` with an ``AsyncSession``.
+        With an ``AsyncSession``: ``await session.run_sync(conditions.put, Page, key, values)``.
         ``options`` are further ones of the entity operations, such as ``idempotency``, which does
-        nothing for a request that demands nothing.
+        nothing for a request without a condition.
 
         Raises:
-            AlreadyExists: ``If-None-Match: *``, and the row is there (412).
-            PreconditionFailed: the row is in another version, or not there (412).
-            BadPrecondition: tags must not be there, and none has to be (400).
+            AlreadyExists: ``If-None-Match: *``, and the row exists (412).
+            PreconditionFailed: the row is in another version, or missing (412).
+            BadPrecondition: ``If-None-Match`` has tags, and no ``If-Match`` stands with it (400).
             Errors of the body: those of :func:`optilock.entities.replace`.
         """
         asked = self.asked
@@ -185,7 +209,7 @@ class Conditions:
             return entities.insert(session, model, key, values, **self.demands, **options)
         if asked.versions is None and not asked.exists and not asked.unless:
             compared()  # a date, and no row has one
-            # The last writer wins, so a request that is sent again is not known again.
+            # The last writer wins, so a repeated request is not recognised.
             others = {name: each for name, each in options.items() if name != "idempotency"}
             return entities.insert_or_replace(
                 session, model, key, values, etags=self.etags, **others
@@ -193,25 +217,25 @@ class Conditions:
         try:
             return entities.replace(session, model, key, values, **self.demands, **options)
         except NotFound as missing:
-            raise failed("If-Match demands what is not there.") from missing
+            raise version_mismatch("If-Match demands what is not there.") from missing
 
     # -- of a row that was read --------------------------------------------------------------------
 
     def tag_of(self, obj: object) -> str:
-        """The ETag of a loaded row, as this application makes it."""
+        """Return the ETag of a loaded row, as this application makes it."""
         return self.etags.of(obj)
 
     def not_modified(
         self, etag: str | None, *, last_modified: str | datetime | None = None
     ) -> bool:
-        """Has the client this version already, so that a GET is answered with 304?
+        """Return whether the client has this version, so that the answer to a GET is 304.
 
         Raises:
-            PreconditionFailed: it demands another one (412).
+            PreconditionFailed: the request demands another version (412).
         """
         answer = self.asked.judge(etag=etag, last_modified=last_modified)
         if answer.status == 412:
-            raise failed(answer.reason, etag)
+            raise version_mismatch(answer.reason, etag)
         return answer.status == 304
 
     def seen(
@@ -222,19 +246,19 @@ class Conditions:
         last_modified: str | datetime | None = None,
         version: Any = None,
     ) -> dict[str, Any]:
-        """The demands of a write whose row has just been read: nobody may write in between.
+        """Return the demands of a write whose row was just read; they keep other writers out.
 
         Args:
-            etag: the tag of the row as it is sent out; ``None``: it has none.
-            exists: is there a row?
-            version: what was read, where the tags are the application's own.
+            etag: the tag of the row as it is sent out; ``None`` if it has none.
+            exists: ``False`` if there is no row.
+            version: the version that was read, if the tags are the application's own.
 
         Raises:
-            PreconditionFailed: the row is not what the client demands (412).
+            PreconditionFailed: the row does not meet the conditions (412).
         """
         answer = self.asked.judge(etag=etag, exists=exists, last_modified=last_modified)
         if answer.status is not None:
-            raise failed(answer.reason, etag)
+            raise version_mismatch(answer.reason, etag)
         if not exists:
             return {"if_none_match": STAR, "etags": self.etags}
         match = etag if version is None else entities.Version(version)
@@ -242,16 +266,16 @@ class Conditions:
 
 
 def unconditional(function: F) -> F:
-    """Say of a route that it is meant to demand nothing, so that ``optilock check`` leaves it out.
+    """Mark a route that needs no condition, on purpose, so that ``optilock check`` skips it.
 
-    It changes nothing else: a request with a condition is refused where nothing compares that.
+    It changes nothing else: a request whose condition is not compared is still refused.
     """
     setattr(function, UNCONDITIONAL, True)
     return function
 
 
-def failed(reason: str, etag: str | None = None) -> PreconditionFailed:
-    """The error of a row that is not what was demanded (412)."""
+def version_mismatch(reason: str, etag: str | None = None) -> PreconditionFailed:
+    """Return the error of a row that does not meet the conditions (412)."""
     error = PreconditionFailed(message=reason)
     error.etag = etag
     return error
@@ -261,3 +285,87 @@ def _refuse(reason: str) -> NoReturn:
     error = PreconditionRequired(reason)
     error.detail = reason
     raise error
+
+
+# -- OpenAPI ---------------------------------------------------------------------------------------
+
+_READS = ("GET", "HEAD")
+IF_MATCH: Final = "The ETag of the version that is to be changed."
+IF_NONE_MATCH: Final = "* to make what is not there; to read: the ETag that is known already."
+ETAG: Final = "The version, to be sent in If-Match."
+
+
+class ProblemDocument(TypedDict, total=False):
+    """A problem document as a type, for frameworks that make schemas of types."""
+
+    type: Required[str]
+    title: Required[str]
+    status: Required[int]
+    detail: Required[str]
+    etag: str
+    conflicts: dict[str, dict[str, Any]]
+    names: list[str]
+    index: int
+
+
+_SCHEMA: Final[Mapping[str, Any]] = {
+    "type": "object",
+    "title": "Problem",
+    "required": ["type", "title", "status", "detail"],
+    "properties": {
+        "type": {"type": "string", "format": "uri"},
+        "title": {"type": "string"},
+        "status": {"type": "integer"},
+        "detail": {"type": "string"},
+        "etag": {"type": "string", "description": "The ETag of the current version."},
+        "conflicts": {"type": "object", "description": "For each field up to three values."},
+        "names": {
+            "type": "array",
+            "items": {"type": "string"},
+            "description": "The members of the body that it is about.",
+        },
+        "index": {"type": "integer", "description": "Which operation of several failed, from 0."},
+    },
+}
+
+
+#: The meaning of each answer other than 2xx.
+ANSWERS: Final[Mapping[int, str]] = {
+    304: "The version that is known already.",
+    400: "A condition cannot be read, or the body cannot be stored.",
+    404: "There is nothing here.",
+    409: "Somebody else was first, or it is there already.",
+    412: "It is in another version.",
+    428: "A condition is needed.",
+}
+
+
+def error_statuses(method: str) -> tuple[int, ...]:
+    """Return the statuses other than 2xx that a request of this method may get."""
+    return (304, 400, 404, 412) if method.upper() in _READS else (400, 404, 409, 412, 428)
+
+
+def openapi_responses(method: str, success: int) -> dict[int | str, dict[str, Any]]:
+    """Return the responses of an operation, by status, for an OpenAPI document.
+
+    The answer ``success`` has an ETag, unless the operation is a DELETE::
+
+        openapi_responses("PUT", 204)[412]["content"]    # {"application/problem+json": ...}
+    """
+    found: dict[int | str, dict[str, Any]] = {one: _answer(one) for one in error_statuses(method)}
+    if method.upper() != "DELETE":
+        found[success] = {"description": "Done.", "headers": _etag()}
+    return found
+
+
+def _answer(status: int) -> dict[str, Any]:
+    found: dict[str, Any] = {"description": ANSWERS[status]}
+    if status in (304, 412):
+        found["headers"] = _etag()
+    if status != 304:
+        found["content"] = {MEDIA_TYPE: {"schema": dict(_SCHEMA)}}
+    return found
+
+
+def _etag() -> dict[str, Any]:
+    return {"ETag": {"description": ETAG, "schema": {"type": "string"}}}

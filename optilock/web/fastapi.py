@@ -13,14 +13,14 @@
         stored = entities.replace(db, Page, key, page.model_dump(), **conditions.demands)
         response.headers["ETag"] = stored.etag
 
-The order of the answers: 401 and 403 of the application's own dependencies, 400 and 428 of the
-conditions, 422 of the body, and then what the row says: 404, 409, 412. Dependencies of the
-application, of a router and of a route (``dependencies=[...]``) come first by themselves; of a
-function's parameters, write the one that says who it is before ``conditions``.
+The answers come in this order: 401 and 403 of the application's own dependencies, 400 and 428 of
+the conditions, 422 of the body, then 404, 409 and 412 of the row. Dependencies of the application,
+of a router and of a route (``dependencies=[...]``) run first. Among a function's parameters, write
+the one that authenticates before ``conditions``.
 
 FastAPI reads a JSON body before any dependency runs, and answers a broken one with 422.
-:class:`ConditionalRoute` keeps that answer back until the dependencies have had their say.
-:func:`install` makes the routes of the application such routes; a router needs it said:
+:class:`ConditionalRoute` delays that answer until the dependencies have run. :func:`install` makes
+it the class of the application's routes; a router needs
 ``APIRouter(route_class=ConditionalRoute)``.
 
 A route that takes no ``Conditions``, or takes and never compares them, writes no versioned row for
@@ -43,9 +43,9 @@ from typing import Annotated, Any
 from optilock import UnitOfWork
 from optilock.errors import ConfigurationError
 from optilock.preconditions.entity_tags import PLAIN
-from optilock.web.conditions import STRICT, Policy
+from optilock.web.conditions import IF_MATCH, IF_NONE_MATCH, STRICT, Policy, openapi_responses
 from optilock.web.conditions import Conditions as _Conditions
-from optilock.web.problems import ERRORS, IF_MATCH, IF_NONE_MATCH, answers
+from optilock.web.problems import ERRORS
 from optilock.web.units import Depend, extra, session_of_request, sync_session
 
 with extra("fastapi"):
@@ -74,17 +74,17 @@ __all__ = [
     "unit",
 ]
 
-#: An attribute of an application's state: what :func:`install` was told.
+#: An attribute of an application's state: the options of :func:`install`.
 _STATE = "optilock_web"
 #: An attribute of a function: it is a dependency that reads conditions.
 _READS = "_optilock_reads_conditions"
-#: A key of a request's scope: why its body is no JSON.
+#: A key of a request's scope: the error of its body, which is no JSON.
 _BROKEN = "optilock.broken_body"
 
 
 @dataclass(frozen=True)
 class _Installed:
-    """What :func:`install` was told."""
+    """The options given to :func:`install`."""
 
     etags: Tags
     policy: Policy
@@ -98,22 +98,15 @@ def install(app: FastAPI, *, etags: Tags = PLAIN, policy: Policy = STRICT) -> No
     (:mod:`optilock.conditions.request`).
 
     Args:
-        app: before it has routes; a mounted application needs it, too.
-        etags: how tags are made and read, or a function of the request that says so (of a tenant).
-        policy: what every :data:`Conditions` asks for.
+        app: before it has routes; a mounted application needs it too.
+        etags: how tags are made and read, or a function of the request that returns this.
+        policy: the policy of every :data:`Conditions`.
 
     Raises:
-        ConfigurationError: a route that takes conditions is there already, or the application has
+        ConfigurationError: the application already has a route that takes conditions, or has
             started.
     """
-    for route in app.routes:
-        if not isinstance(route, APIRoute) or isinstance(route, ConditionalRoute):
-            continue
-        if _judges(route.dependant):
-            raise ConfigurationError(
-                f"install(app) comes after the route {route.path!r}, which takes conditions: call"
-                " it before the routes are added."
-            )
+    _refuse_earlier_routes(app)
     setattr(app.state, _STATE, _Installed(etags, policy))
     for kind, handler in exception_handlers(etags=etags).items():
         if kind in ERRORS or kind not in app.exception_handlers:
@@ -130,8 +123,19 @@ def install(app: FastAPI, *, etags: Tags = PLAIN, policy: Policy = STRICT) -> No
         app.add_middleware(ConditionalRequests)
 
 
+def _refuse_earlier_routes(app: FastAPI) -> None:
+    for route in app.routes:
+        if not isinstance(route, APIRoute) or isinstance(route, ConditionalRoute):
+            continue
+        if _reads_conditions(route.dependant):
+            raise ConfigurationError(
+                f"install(app) comes after the route {route.path!r}, which takes conditions: call"
+                " it before the routes are added."
+            )
+
+
 async def _refused_body(request: Request, error: Exception) -> Response:
-    """FastAPI's own answer (422). It repeats what was sent, for which JSON may have no word."""
+    """Return FastAPI's own answer (422), without a body that JSON cannot repeat."""
     try:
         return await request_validation_exception_handler(request, error)  # type: ignore[arg-type]
     except (ValueError, RecursionError):  # NaN, or half of a surrogate pair, which has no UTF-8
@@ -143,7 +147,7 @@ async def _refused_body(request: Request, error: Exception) -> Response:
 
 
 def conditions(*, etags: Tags | None = None, policy: Policy | None = None) -> Any:
-    """A dependency as :data:`Conditions`, for routes with rules of their own.
+    """Return a dependency like :data:`Conditions`, for routes with rules of their own.
 
     ``Annotated[optilock.web.conditions.Conditions, conditions(policy=Policy(require=None))]``
     """
@@ -168,7 +172,7 @@ def conditions(*, etags: Tags | None = None, policy: Policy | None = None) -> An
     return Depends(read)
 
 
-#: What the request demands of its row: a parameter of a function, by :func:`install`'s rules.
+#: The conditions of the request, as a parameter of a function, by :func:`install`'s rules.
 Conditions = Annotated[_Conditions, conditions()]
 
 
@@ -183,16 +187,17 @@ def _installed(request: Request) -> _Installed:
 
 
 def unit(sessions: Any, **options: Any) -> Any:
-    """A dependency: the session of a unit of work that is this request's.
+    """Return a dependency: the session of this request's unit of work.
 
     ``Annotated[Session, unit(SessionLocal)]``, or with an ``async_sessionmaker``
-    ``Annotated[AsyncSession, unit(AsyncSessionLocal)]``. It commits when the function has returned,
-    before the answer is sent, and rolls back when it, or another dependency, raises.
+    ``Annotated[AsyncSession, unit(AsyncSessionLocal)]``. The unit commits when the function has
+    returned, before the answer is sent. It rolls back when the function, or another dependency,
+    raises.
 
     Args:
-        sessions: what :class:`optilock.UnitOfWork` or ``AsyncUnitOfWork`` takes. It makes sessions
-            in the event loop, so a factory of the application's own waits for nothing; a part may.
-        options: theirs.
+        sessions: the sessions of :class:`optilock.UnitOfWork` or ``AsyncUnitOfWork``. Sessions are
+            made in the event loop, so a factory of your own must not block; a part may.
+        options: further options of the unit.
 
     Raises:
         ConfigurationError: ``sessions`` is bound to a thread, or makes no sessions.
@@ -202,13 +207,13 @@ def unit(sessions: Any, **options: Any) -> Any:
 
 
 def _left_in_a_thread(sessions: Any, options: Mapping[str, Any]) -> Depend:
-    """The session of a ``UnitOfWork``, which costs one change of threads a request.
+    """Return a dependency with a unit's session, for one change of threads a request.
 
-    Entering a unit sends nothing and waits for nothing, but for what parts of the application do.
-    FastAPI would enter it in a thread, where no other unit finds it; here none does either.
+    Entering a unit sends nothing and does not block, except for parts of the application. FastAPI
+    would enter it in a thread, where no other unit finds it; none finds it here either.
 
-    Leaving waits for the database. As in FastAPI, a client that goes away does not interrupt it;
-    nor does it wait for a free thread, because those that have one may wait for its connection.
+    Leaving waits for the database. As in FastAPI, a client that goes away does not interrupt it. It
+    does not wait for a free thread: those that have one may wait for this unit's connection.
     """
     if options.get("parts"):
         return sync_session(sessions, options)
@@ -235,11 +240,11 @@ async def _leave(unit: UnitOfWork[Any], *raised: Any) -> None:
 
 
 class ConditionalRoute(APIRoute):
-    """A route on which a broken JSON body is refused after the conditions, and not before."""
+    """A route that refuses a broken JSON body after the conditions, and not before."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handler = super().get_route_handler()
-        if not _judges(self.dependant):
+        if not _reads_conditions(self.dependant):
             return handler
 
         async def patient(request: Request) -> Response:
@@ -251,7 +256,7 @@ class ConditionalRoute(APIRoute):
 
 
 class _Patient(Request):
-    """A request whose body is looked at before it matters whether it is JSON."""
+    """A request whose broken body is an error only when it is used."""
 
     async def json(self) -> Any:
         _raise_broken(self)  # to a dependency that reads the body itself
@@ -263,7 +268,7 @@ class _Patient(Request):
 
 
 def _raise_broken(request: Request) -> None:
-    """Answer as FastAPI does."""
+    """Raise the error of a broken body, as FastAPI does."""
     error = request.scope.get(_BROKEN)
     if isinstance(error, JSONDecodeError):
         told = {
@@ -278,17 +283,17 @@ def _raise_broken(request: Request) -> None:
         raise HTTPException(400, "There was an error parsing the body") from error
 
 
-def _judges(dependant: Dependant) -> bool:
-    """Does a dependency read conditions?"""
-    return hasattr(dependant.call, _READS) or any(map(_judges, dependant.dependencies))
+def _reads_conditions(dependant: Dependant) -> bool:
+    """Return whether a dependency reads conditions."""
+    return hasattr(dependant.call, _READS) or any(map(_reads_conditions, dependant.dependencies))
 
 
 # -- OpenAPI ---------------------------------------------------------------------------------------
 
 
 def responses(method: str, *, status_code: int = 200) -> dict[int | str, dict[str, Any]]:
-    """What a route may answer beside its own, for ``@app.put(..., responses=responses("PUT"))``.
+    """Return the further answers of a route, for ``@app.put(..., responses=responses("PUT"))``.
 
     ``status_code`` is that of the route, whose answer has an ETag.
     """
-    return answers(method, status_code)
+    return openapi_responses(method, status_code)

@@ -15,16 +15,16 @@
 
     optilock.init_app(app)
 
-The first line asks what the request demands. What ``before_request`` says of who it is comes before
-it. The unit of work is the view's own: at its end it commits, and a conflict there is an error of
-the view like any other. Flask answers no error of ``after_request`` and ``teardown_request``, so a
-COMMIT does not belong there.
+The first line reads the conditions; a ``before_request`` that authenticates runs before it. The
+unit of work is the view's own: it commits at its end, and a conflict there is an error of the view
+like any other. Flask answers no error of ``after_request`` and ``teardown_request``, so a COMMIT
+does not belong there.
 
 A view that never compares the condition of its request writes no versioned row: its COMMIT is
 refused, and the answer is 501 (:mod:`optilock.conditions.request`).
 
-The fields are taken from the WSGI environment as they are. ``request.if_match`` would leave out
-what it cannot read, and ``response.set_etag(tag)`` would put quotes around a tag that has them.
+The fields are taken from the WSGI environment as they are. ``request.if_match`` omits tags that it
+cannot read, and ``response.set_etag(tag)`` puts quotes around a tag that has them.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from optilock.conditions.request import Request, found_by
+from optilock.conditions.request import Request, register_finder
 from optilock.errors import ConfigurationError
 from optilock.preconditions.entity_tags import PLAIN, ETags
 from optilock.web.conditions import STRICT, Conditions, Policy
@@ -59,8 +59,8 @@ class Optilock:
     """The extension: ``Optilock(app)``, or ``init_app(app)`` later.
 
     Args:
-        etags: how tags are made and read, or a function that says so (of the request's tenant).
-        policy: what is asked of a request.
+        etags: how tags are made and read, or a function that returns this for the request.
+        policy: the conditions that a request needs.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class Optilock:
         A view that ignores the condition of a request writes no versioned row (501).
         """
         app.extensions[_NAME] = self
-        found_by(_served)
+        register_finder(_served)
         for kind in (*ERRORS, *OF_VALUES):
             app.register_error_handler(kind, self._answer)
 
@@ -90,12 +90,12 @@ class Optilock:
         return self._etags if isinstance(self._etags, ETags) else self._etags()
 
     def conditions(self, *, policy: Policy | None = None) -> Conditions:
-        """What the current request demands of its row.
+        """Return the conditions of the current request.
 
         Raises:
             BadPrecondition: one of its conditions cannot be read (400).
             PreconditionRequired: it has none, and writes (428).
-            ConfigurationError: there is no request, or nobody would answer these errors.
+            ConfigurationError: there is no request, or the application lacks the extension.
         """
         if not has_request_context() or current_app.extensions.get(_NAME) is not self:
             raise ConfigurationError(
@@ -116,7 +116,7 @@ class Optilock:
 
 
 def _served() -> Request | None:
-    """The request that is served here by an application with this extension."""
+    """Return the request that an application with this extension serves here."""
     if not has_request_context() or _NAME not in current_app.extensions:
         return None
     served: Request | None = request.environ.get(_SERVED)
@@ -126,12 +126,12 @@ def _served() -> Request | None:
 
 
 def not_modified(etag: str | None) -> Response:
-    """304: the client has this version already."""
+    """Return a 304: the client has this version already."""
     return Response(status=304, headers={} if etag is None else {"ETag": etag})
 
 
 def _lines(environ: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """The server has joined the lines of each field."""
+    """Yield the fields; the server has joined the lines of each."""
     for key, name in _FIELDS.items():
         if key in environ:
             yield name, environ[key]

@@ -19,10 +19,10 @@
         dependencies={"session": unit(AsyncSessionLocal)},
     )
 
-Every handler may have a parameter ``conditions``. What is wrong with them is answered (400, 428)
+Every handler may have a parameter ``conditions``. Bad or missing conditions are answered (400, 428)
 after the guards and before the body is read, by a ``before_request`` of the application. A router
-or a handler with a ``before_request`` of its own covers that one, and then a body that cannot be
-read is answered first.
+or a handler with a ``before_request`` of its own replaces that one, and then an unreadable body is
+answered first.
 
 A handler that takes no conditions, or takes and never compares them, writes no versioned row for a
 request with a condition (501). ``unit(SessionLocal, require_conditions=True)`` demands a condition
@@ -38,22 +38,20 @@ from collections.abc import Callable
 from typing import Annotated, Any
 
 from optilock.conditions.request import serving
-from optilock.dialects import unwrapped
+from optilock.dialects import unwrapped_errors
 from optilock.preconditions.entity_tags import PLAIN, ETags
-from optilock.web.conditions import STRICT, Policy
-from optilock.web.conditions import Conditions as _Conditions
-from optilock.web.problems import (
+from optilock.web.conditions import (
     ANSWERS,
-    ERRORS,
     ETAG,
     IF_MATCH,
     IF_NONE_MATCH,
-    MEDIA_TYPE,
-    OF_VALUES,
+    STRICT,
+    Policy,
     ProblemDocument,
-    problem_of,
-    told,
+    error_statuses,
 )
+from optilock.web.conditions import Conditions as _Conditions
+from optilock.web.problems import ERRORS, MEDIA_TYPE, OF_VALUES, problem_of
 from optilock.web.units import extra, session_of_request
 
 with extra("litestar"):
@@ -79,10 +77,10 @@ __all__ = [
     "unit",
 ]
 
-#: How tags are made and read, or a function of the request that says so.
+#: How tags are made and read, or a function of the request that returns this.
 Tags = ETags | Callable[[Request[Any, Any, Any]], ETags]
 _NAME = "conditions"
-#: What the request demands of its row: a handler's parameter ``conditions``.
+#: The conditions of the request: a handler's parameter ``conditions``.
 Conditions = NamedDependency[SkipValidation[_Conditions]]
 _IF_MATCH = HeaderParameter(name="If-Match", description=IF_MATCH, required=False)
 _IF_NONE_MATCH = HeaderParameter(name="If-None-Match", description=IF_NONE_MATCH, required=False)
@@ -94,8 +92,8 @@ class OptilockPlugin(InitPluginProtocol):
     """Conditions for every handler, and problem documents for errors.
 
     Args:
-        etags: how tags are made and read, or a function of the request that says so.
-        policy: what is asked of a request.
+        etags: how tags are made and read, or a function of the request that returns this.
+        policy: the conditions that a request needs.
     """
 
     def __init__(self, *, etags: Tags = PLAIN, policy: Policy = STRICT) -> None:
@@ -108,7 +106,9 @@ class OptilockPlugin(InitPluginProtocol):
             **(app_config.dependencies or {}),
         }
         app_config.exception_handlers = {
-            **dict.fromkeys((*ERRORS, *OF_VALUES, *unwrapped(), ExceptionGroup), self._answer),
+            **dict.fromkeys(
+                (*ERRORS, *OF_VALUES, *unwrapped_errors(), ExceptionGroup), self._answer
+            ),
             **(app_config.exception_handlers or {}),
         }
         app_config.middleware = [_serving, *(app_config.middleware or ())]
@@ -129,7 +129,7 @@ class OptilockPlugin(InitPluginProtocol):
     def _other_handler(
         self, request: Request[Any, Any, Any], error: Exception
     ) -> Callable[[Request[Any, Any, Any], Any], Response[Any]]:
-        """Who would answer the error without the plugin: the application, or Litestar."""
+        """Return the handler of the error without the plugin: the application's, or Litestar's."""
         handlers = request.route_handler.resolve_exception_handlers()
         kinds: tuple[Any, ...] = (*type(error).__mro__, 500)
         found = (handlers[kind] for kind in kinds if kind in handlers)
@@ -147,14 +147,14 @@ def _serving(app: ASGIApp) -> ASGIApp:
 
 
 def _one_of(error: Exception) -> Exception:
-    """Where several dependencies end, Litestar groups what they raise, also if it is one error."""
+    """Return the only error of a group: Litestar groups the errors of dependencies, also one."""
     while isinstance(error, ExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]
     return error
 
 
 def _of_litestar(request: Request[Any, Any, Any], error: Exception) -> Response[Any]:
-    """What Litestar answers where nobody handles the error."""
+    """Return Litestar's own answer to an error without a handler."""
     if request.app.debug:
         return create_debug_response(request, error)
     return create_exception_response(request, InternalServerException())
@@ -184,7 +184,7 @@ class _Reader:
 
 
 def conditions(*, etags: Tags = PLAIN, policy: Policy = STRICT) -> Provide:
-    """The dependency ``conditions`` of a router or a handler that has rules of its own.
+    """Return the dependency ``conditions`` of a router or a handler with rules of its own.
 
     ``dependencies={"conditions": conditions(policy=Policy(require=None))}``
     """
@@ -192,7 +192,7 @@ def conditions(*, etags: Tags = PLAIN, policy: Policy = STRICT) -> Provide:
 
 
 def _judging(before: Callable[[Any], Any] | None) -> Callable[[Any], Any]:
-    """A ``before_request`` that refuses, before the body is read, what no row could make good."""
+    """Return a ``before_request`` that refuses bad conditions before the body is read."""
 
     async def judge(request: Request[Any, Any, Any]) -> Any:
         answer = None if before is None else await before(request)
@@ -210,15 +210,15 @@ def _judging(before: Callable[[Any], Any] | None) -> Callable[[Any], Any]:
 
 
 def unit(sessions: Any, **options: Any) -> Provide:
-    """A dependency: the session of a unit of work that is this request's.
+    """Return a dependency: the session of this request's unit of work.
 
     ``dependencies={"session": unit(AsyncSessionLocal)}``; a ``sessionmaker`` works as well, in
-    threads. It commits when the handler has returned, before the answer is sent, and rolls back
-    when it raises.
+    threads. The unit commits when the handler has returned, before the answer is sent, and rolls
+    back when it raises.
 
     Args:
-        sessions: what :class:`optilock.UnitOfWork` or ``AsyncUnitOfWork`` takes.
-        options: theirs.
+        sessions: the sessions of :class:`optilock.UnitOfWork` or ``AsyncUnitOfWork``.
+        options: further options of the unit.
 
     Raises:
         ConfigurationError: ``sessions`` is bound to a thread, or makes no sessions.
@@ -230,12 +230,12 @@ def unit(sessions: Any, **options: Any) -> Provide:
 
 
 def not_modified(etag: str | None) -> Response[None]:
-    """304: the client has this version already."""
+    """Return a 304: the client has this version already."""
     return Response(None, status_code=304, headers={} if etag is None else {"ETag": etag})
 
 
 def responses(method: str) -> dict[int, ResponseSpec]:
-    """What a handler may answer beside its own, for ``@put(..., responses=responses("PUT"))``."""
+    """Return the further answers of a handler, for ``@put(..., responses=responses("PUT"))``."""
     return {
         status: ResponseSpec(
             data_container=None if status == 304 else ProblemDocument,
@@ -243,7 +243,7 @@ def responses(method: str) -> dict[int, ResponseSpec]:
             media_type=MEDIA_TYPE,
             generate_examples=False,
         )
-        for status in told(method)
+        for status in error_statuses(method)
     }
 
 

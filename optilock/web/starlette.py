@@ -22,8 +22,8 @@
 :class:`ConditionalRequests` lets the condition of a request and the writes of its units meet at
 COMMIT: a route that compares nothing writes nothing (501; :mod:`optilock.conditions.request`).
 
-The fields are taken as they arrived: several lines of one name, control bytes, and bytes that are
-no ASCII.
+The fields are taken as they arrived, with several lines of one name, control bytes, and bytes that
+are no ASCII.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from collections.abc import Awaitable, Callable
 
 from optilock.conditions.request import Request as Served
 from optilock.conditions.request import serving
-from optilock.dialects import unwrapped
+from optilock.dialects import unwrapped_errors
 from optilock.preconditions.entity_tags import PLAIN, ETags
 from optilock.web.conditions import STRICT, Conditions, Policy
 from optilock.web.problems import ERRORS, MEDIA_TYPE, OF_VALUES, Problem, problem_of
@@ -52,22 +52,22 @@ __all__ = [
     "not_modified",
 ]
 
-#: How tags are made and read, or a function of the request that says so.
+#: How tags are made and read, or a function of the request that returns this.
 Tags = ETags | Callable[[Request], ETags]
 
 
 class ConditionalRequests:
-    """A middleware: a condition that nothing has compared lets no versioned row be written.
+    """A middleware that refuses writes of versioned rows under an uncompared condition.
 
-    It is for any ASGI application, and covers what runs inside of it: put it outside of a
-    middleware that has sessions of its own.
+    It is for any ASGI application, and covers the code inside it: put it around a middleware that
+    has sessions of its own.
     """
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One request, which may pass several of these."""
+        """Serve one request, which may pass several of these middlewares."""
         if scope["type"] == "lifespan":
             return await self.app(scope, receive, send)
         served = scope.get(_SERVED)
@@ -82,7 +82,7 @@ _SERVED = "optilock.request"
 
 
 def conditions_of(request: Request, *, etags: Tags = PLAIN, policy: Policy = STRICT) -> Conditions:
-    """What the request demands of its row.
+    """Return the conditions of a request.
 
     Raises:
         BadPrecondition: one of its conditions cannot be read (400).
@@ -97,12 +97,12 @@ def _tags(etags: Tags, request: Request) -> ETags:
 
 
 def not_modified(etag: str | None) -> Response:
-    """304: the client has this version already."""
+    """Return a 304: the client has this version already."""
     return Response(status_code=304, headers={} if etag is None else {"ETag": etag})
 
 
 class ProblemResponse(Response):
-    """A problem document; without a body where the request was a HEAD."""
+    """A problem document; the answer to a HEAD has no body."""
 
     media_type = MEDIA_TYPE
 
@@ -115,9 +115,9 @@ class ProblemResponse(Response):
 def exception_handlers(
     *, etags: Tags = PLAIN
 ) -> dict[type[Exception], Callable[[Request, Exception], Awaitable[Response]]]:
-    """For ``Starlette(exception_handlers=...)``: errors become problem documents.
+    """Return handlers for ``Starlette(exception_handlers=...)``: errors as problem documents.
 
-    What no client has to do with goes on, and ends as a 500.
+    An error that no client can help goes on, and ends as a 500.
     """
 
     async def answer(request: Request, error: Exception) -> Response:
@@ -128,4 +128,4 @@ def exception_handlers(
             raise error
         return ProblemResponse(problem, request.method)
 
-    return dict.fromkeys((*ERRORS, *OF_VALUES, *unwrapped()), answer)
+    return dict.fromkeys((*ERRORS, *OF_VALUES, *unwrapped_errors()), answer)

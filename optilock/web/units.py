@@ -1,12 +1,12 @@
-"""One unit of work a request, as a generator that a framework's dependencies run.
+"""One unit of work for each request, as a generator that a framework runs as a dependency.
 
 ::
 
     depend = session_of_request(SessionLocal, {"on_conflict": merge_fields})
     # a generator function; with an async_sessionmaker an async one
 
-What stands after the ``yield`` is the COMMIT. A framework has to run it before the answer is sent,
-or a conflict there would be a broken 200.
+The COMMIT comes after the ``yield``. A framework must run it before the answer is sent; otherwise a
+conflict there would be a broken 200.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Depend = Callable[[], Iterator[Any] | AsyncIterator[Any]]
 
 
 def sync_session(sessions: Any, options: Mapping[str, Any]) -> Depend:
-    """The session of a ``UnitOfWork``."""
+    """Return a generator function that yields the session of a ``UnitOfWork``."""
 
     def session() -> Iterator[Any]:
         with UnitOfWork(sessions, **options) as session:
@@ -46,9 +46,9 @@ def session_of_request(
     *,
     sync: Callable[[Any, Mapping[str, Any]], Depend] = sync_session,
 ) -> Depend:
-    """A generator function that yields the session of a unit, and ends the unit when it goes on.
+    """Return a generator function that yields the session of a unit, and then ends the unit.
 
-    ``sync`` makes it where ``sessions`` makes sync sessions.
+    ``sync`` makes it if ``sessions`` makes sync sessions.
 
     Raises:
         ConfigurationError: ``sessions`` is bound to a thread or a task, or makes no sessions.

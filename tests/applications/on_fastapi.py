@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session, sessionmaker
 from starlette.middleware.cors import CORSMiddleware
 
 from optilock import verify
-from optilock.web import cors
+from optilock.web.conditions import ALLOW_HEADERS, EXPOSE_HEADERS
 from optilock.web.conditions import Conditions as Asked
 from optilock.web.fastapi import (
     ConditionalRoute,
@@ -52,8 +52,8 @@ def application(sessions: sessionmaker[Session], **installed: Any) -> FastAPI:
         CORSMiddleware,
         allow_origins=["https://editor.example"],
         allow_methods=["GET", "PUT"],
-        allow_headers=cors.ALLOW_HEADERS,
-        expose_headers=cors.EXPOSE_HEADERS,
+        allow_headers=ALLOW_HEADERS,
+        expose_headers=EXPOSE_HEADERS,
     )
     db = Annotated[Session, unit(sessions)]
     router = APIRouter(dependencies=[Depends(who)], route_class=ConditionalRoute)

@@ -13,8 +13,9 @@ from typing import Any, NamedTuple
 from sqlalchemy import Engine, delete, select
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
-from optilock import Unique, Versioned, entities
+from optilock import Versioned, entities
 from optilock.errors import NotFound
+from optilock.tokens import Unique
 from optilock.web.conditions import Conditions, Policy
 
 FREE = Policy(require=None)

@@ -14,8 +14,8 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from optilock import OptilockError, watch
 from optilock.testing import count_statements
-from tests.models import Account
-from tests.two_writers import Do
+from tests.support.models import Account
+from tests.support.two_writers import Do
 
 pytestmark = pytest.mark.engines("postgresql")
 

@@ -32,16 +32,9 @@ from sqlalchemy import Engine, String, func, select
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
-from optilock import (
-    CommitOutcomeUnknown,
-    PreconditionFailed,
-    Versioned,
-    entities,
-    leases,
-    retry,
-    unit_of_work,
-)
-from optilock.tables.leases import leases as table_of_leases
+from optilock import PreconditionFailed, Versioned, entities, leases, retry, unit_of_work
+from optilock.errors import CommitOutcomeUnknown
+from optilock.tables.names import leases as table_of_leases
 
 __all__ = [
     "STORIES",

@@ -33,7 +33,8 @@ from sqlalchemy.orm import (
     validates,
 )
 
-from optilock import Counter, Versioned
+from optilock import Versioned
+from optilock.tokens import Counter
 
 #: How many different ones there are.
 MAPPINGS = 60

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine
 
-from optilock.watched.guard import columns_only
+from optilock.watched.guard import flush as guarded_flushes
 from tests.differential.differences import Place, place_on, shrink
 from tests.differential.programs import Program, program
 from tests.differential.steps import Step
@@ -49,7 +49,7 @@ def test_a_difference_is_told_with_the_steps_that_it_needs(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Here the session forgets that Ctrl-C ends the transaction."""
-    monkeypatch.setattr(columns_only, "give_up", lambda session: None)
+    monkeypatch.setattr(guarded_flushes, "give_up", lambda session: None)
     warm = (Step("get"), Step("set_", 1, 0), Step("commit"), Step("read", 1), Step("read", 2))
     steps = (*warm, Step("set_bad", 1, 28), Step("flush"), Step("commit"))
     found = place.difference(Program(-1, 16, False, True, steps))

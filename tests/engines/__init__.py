@@ -7,8 +7,9 @@ What a database can do is said in words, which tests ask for with ``@pytest.mark
 ``server``             connections go over a socket and can be ended from elsewhere
 ``batch-statement``    rows of several sets of columns go in one statement
 
-Each is emptied before a test. ``OPTILOCK_TEST_POSTGRESQL_URL`` and ``OPTILOCK_TEST_MARIADB_URL``
-name databases to use in place of our own; tests drop everything in them.
+Each is emptied before a test; :mod:`tests.engines.kept_tables` says what may stay.
+``OPTILOCK_TEST_POSTGRESQL_URL`` and ``OPTILOCK_TEST_MARIADB_URL`` name databases to use in place of
+our own; tests drop everything in them.
 """
 
 from __future__ import annotations
@@ -67,10 +68,13 @@ class Targets:
         self._servers: dict[str, Engine | None] = {}
         self._failed: dict[str, OptilockError] = {}
 
-    def get(self, name: str, folder: Path) -> Target:
-        """The empty database ``name``; raises ``ServerMissing`` where it cannot run."""
-        module = next(module for module in _MODULES if name in module.NAMES)
-        return module.target(name, self._server(module), folder)
+    def get(self, name: str, folder: Path, module: Path | None = None) -> Target:
+        """The empty database ``name``; raises ``ServerMissing`` where it cannot run.
+
+        For a test of ``module`` it may have empty tables (:mod:`tests.engines.kept_tables`).
+        """
+        engine = next(engine for engine in _MODULES if name in engine.NAMES)
+        return engine.target(name, self._server(engine), folder, module)
 
     def _server(self, module: Any) -> Engine | None:
         family = module.FAMILY

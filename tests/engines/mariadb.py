@@ -51,7 +51,7 @@ def _url(stack: ExitStack) -> str:
         return url
 
 
-def target(name: str, server: Engine, folder: Path) -> Target:
+def target(name: str, server: Engine, folder: Path, module: Path | None) -> Target:
     with server.begin() as connection:
         for table in connection.scalars(text(_TABLES)).all():
             connection.exec_driver_sql(f"DROP TABLE `{table.replace('`', '``')}`")

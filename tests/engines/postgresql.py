@@ -6,9 +6,10 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from optilock_apps import servers
-from sqlalchemy import Engine, text
+from sqlalchemy import Connection, Engine, text
 
 from tests.engines.kept import Kept
+from tests.engines.kept_tables import KeptTables
 from tests.engines.target import Target
 from tests.engines.urls import container, given, kept_open, look_for
 
@@ -47,9 +48,8 @@ def _url(stack: ExitStack) -> str:
         return url
 
 
-def target(name: str, server: Engine, folder: Path) -> Target:
-    with server.begin() as connection:
-        connection.execute(text(_DROP))
+def target(name: str, server: Engine, folder: Path, module: Path | None) -> Target:
+    _TABLES.begin(server, module)
     return Target(
         name=name,
         family=FAMILY,
@@ -57,6 +57,7 @@ def target(name: str, server: Engine, folder: Path) -> Target:
         capabilities=CAPABILITIES[name],
         connect=_KEPT.connect,
         like=server,
+        tables=_TABLES if module is not None else None,
     )
 
 
@@ -74,3 +75,10 @@ BEGIN
     CREATE SCHEMA public;
 END $$
 """
+
+
+def _drop(connection: Connection) -> None:
+    connection.execute(text(_DROP))
+
+
+_TABLES = KeptTables(_drop)

@@ -5,10 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from sqlalchemy import Engine, create_engine, event, make_url
 
-__all__ = ["Target"]
+from tests.engines.kept_tables import KeptTables
+
+__all__ = ["KEPT", "Target"]
+
+
+#: What creates the tables of a test's engine.
+KEPT: WeakKeyDictionary[Engine, KeptTables | None] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True)
@@ -24,6 +31,8 @@ class Target:
     options: dict[str, Any] = field(default_factory=dict)
     #: Words that tests ask for; see ``tests/engines/__init__.py``.
     capabilities: frozenset[str] = frozenset()
+    #: What creates tables that stay for the next test; ``None`` where each test creates its own.
+    tables: KeptTables | None = None
     #: An engine of the same kind that outlives the test.
     like: Engine | None = None
     #: What connects in place of the driver, for an engine without options.
@@ -48,6 +57,7 @@ class Target:
         """What was compiled for the dialect of an earlier engine serves this one, too."""
         if self.like is not None:
             engine.dialect, engine._compiled_cache = self.like.dialect, self.like._compiled_cache
+        KEPT[engine] = self.tables
 
     def _connected(self, dialect: Any, record: Any, positional: Any, named: Any) -> Any:
         assert self.connect is not None

@@ -17,7 +17,8 @@ from sqlalchemy import create_engine, make_url
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from optilock import CommitOutcomeUnknown, is_transient
+from optilock import is_transient
+from optilock.errors import CommitOutcomeUnknown
 from tests.faults.drivers import ASYNC, KINDS, Plan, faulty_engine, is_injected
 from tests.faults.works import WORKS, Work, World
 

@@ -18,7 +18,6 @@ import optilock.alembic
 from optilock import (
     ConcurrencyError,
     Isolation,
-    Unique,
     UnitOfWork,
     Versioned,
     entities,
@@ -32,6 +31,7 @@ from optilock.leases import Leasable
 from optilock.queue import AsyncQueue, Queue
 from optilock.rollout import roll_out
 from optilock.tables.queue import message_tables
+from optilock.tokens import Unique
 
 __all__ = ["WORKS", "Work", "World"]
 assert optilock.alembic  # op.add_version_column

@@ -11,7 +11,7 @@ from sqlalchemy import event, inspect, update
 from sqlalchemy.orm import Session
 
 from optilock import UnitOfWork
-from optilock.watched.session.watched import watched
+from optilock.watched.session.record import session_record
 from tests.history.mappings import Mapping_
 from tests.history.model import Base, Fault, Kind, Ledger, Row, Span, Transaction
 
@@ -179,7 +179,7 @@ class Author:
     @property
     def has_begun(self) -> bool:
         """Is the driver in a transaction? SQLite's begins one with the first write."""
-        some = watched(self._session).connections if self._session is not None else ()
+        some = session_record(self._session).connections if self._session is not None else ()
         return any(one.connection.dbapi_connection.in_transaction for one in some if not one.closed)
 
     @property

@@ -22,7 +22,8 @@ from sqlalchemy.orm import (
     sessionmaker,
 )
 
-from optilock import CompareValues, Counter, RowVersion, Timestamp, Unique, Versioned, watch
+from optilock import Versioned, watch
+from optilock.tokens import CompareValues, Counter, RowVersion, Timestamp, Unique
 from tests.history.model import VERSION, Kind, Row, Values
 
 __all__ = ["EARLY", "MAPPINGS", "POLICIES", "Mapping_", "mapping"]

@@ -13,7 +13,8 @@ from sqlalchemy.orm import sessionmaker
 from sqlalchemy.orm.exc import ObjectDeletedError, StaleDataError
 
 import optilock
-from optilock import ConcurrencyError, ConfigurationError, LinkGone, NotFound, watch
+from optilock import ConcurrencyError, ConfigurationError, watch
+from optilock.errors import LinkGone, NotFound
 from tests.engines import Target
 from tests.history.authors import Author, Copy, NotNow, Settings
 from tests.history.histories import History

@@ -1,4 +1,4 @@
-"""The models of the scenarios; what fits in ``tests.models`` is taken from there."""
+"""The models of the scenarios; what fits in ``tests.support.models`` is taken from there."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from sqlalchemy import JSON, BigInteger, Column, Float, ForeignKey, LargeBinary,
 from sqlalchemy.ext.mutable import MutableComposite
 from sqlalchemy.orm import DeclarativeBase, Mapped, composite, mapped_column, relationship
 
-from optilock import CompareValues, Counter, Unique, Versioned
-from optilock.tokens import Manual, RowVersion, Timestamp
+from optilock import Versioned
+from optilock.tokens import CompareValues, Counter, Manual, RowVersion, Timestamp, Unique
 
 
 class Base(DeclarativeBase):

@@ -25,8 +25,8 @@ from optilock import (
     unit_of_work,
     watch,
 )
-from tests.models import Dog
 from tests.spec.models import Doc
+from tests.support.models import Dog
 
 pytestmark = pytest.mark.anyio
 

@@ -12,26 +12,25 @@ from sqlalchemy import delete, insert, select
 from sqlalchemy.orm import DeclarativeBase, Mapped, load_only, mapped_column, sessionmaker
 
 from optilock import (
-    BadPrecondition,
     ConcurrencyError,
     ConfigurationError,
     PreconditionFailed,
     Versioned,
     client_wins,
     expect,
-    no_bump,
     reject,
     store_wins,
-    unchanged,
     unit_of_work,
 )
 from optilock.check import check
+from optilock.errors import BadPrecondition
+from optilock.statements import no_bump, unchanged
 from optilock.tokens import RowVersion
-from tests.migrating import migrate
-from tests.models import Colour, Kinds, Note
 from tests.spec.models import Address, Doc, Moved, Node, Placed
 from tests.spec.steps import alive, statement, told
-from tests.tags import tag
+from tests.support.migrating import migrate
+from tests.support.models import Colour, Kinds, Note
+from tests.support.tags import tag
 
 KINDS = {
     "big": (1, 2**40, 3),

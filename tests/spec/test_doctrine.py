@@ -9,9 +9,9 @@ from sqlalchemy import select
 from sqlalchemy.orm import sessionmaker
 
 from optilock import ConcurrencyError, Isolation, UnitOfWork
-from tests.models import Animal, Dog
 from tests.spec.models import Clock, Doc
 from tests.spec.steps import stub, told
+from tests.support.models import Animal, Dog
 
 
 @pytest.mark.parametrize("model", [Dog, Animal])

@@ -7,7 +7,8 @@ import pickle
 import pytest
 from sqlalchemy.exc import IntegrityError
 
-from optilock import ConcurrencyError, ConfigurationError, OnDelete, Resolution
+from optilock import ConcurrencyError, ConfigurationError
+from optilock.resolvers import OnDelete, Resolution
 from optilock.testing import count_statements
 from tests.spec.models import Counted, Doc, Grown, Kid, Parent
 from tests.spec.steps import alive, statement, told

@@ -16,16 +16,8 @@ from sqlalchemy.orm import (
     sessionmaker,
 )
 
-from optilock import (
-    ConcurrencyError,
-    Resolution,
-    Versioned,
-    client_wins,
-    events,
-    store_wins,
-    unit_of_work,
-)
-from tests.models import Animal, Dog, Note, Post, Tag, post_tags
+from optilock import ConcurrencyError, Versioned, client_wins, events, store_wins, unit_of_work
+from optilock.resolvers import Resolution
 from tests.spec.models import (
     Address,
     Blob,
@@ -41,6 +33,7 @@ from tests.spec.models import (
     Plain,
 )
 from tests.spec.steps import alive, go_on, reload, statement, stub, take, told
+from tests.support.models import Animal, Dog, Note, Post, Tag, post_tags
 
 
 @pytest.fixture

@@ -23,7 +23,6 @@ from optilock import (
     touch,
     verify,
 )
-from tests.models import Page, Post, Tag, post_tags
 from tests.spec.models import (
     Address,
     Beast,
@@ -44,6 +43,7 @@ from tests.spec.models import (
     Whole,
 )
 from tests.spec.steps import alive, statement, told
+from tests.support.models import Page, Post, Tag, post_tags
 
 compared = pytest.mark.parametrize("model", [Whole, Dirty])
 

@@ -15,14 +15,14 @@ from optilock import (
     client_wins,
     etag_of,
     expect,
-    no_bump,
     touch,
 )
+from optilock.statements import no_bump
 from optilock.testing import count_statements
-from tests.models import Account, Odd, Stamped
 from tests.spec.models import Coded, Doc, Grown
 from tests.spec.steps import alive, statement, stub, told
-from tests.tags import version_text
+from tests.support.models import Account, Odd, Stamped
+from tests.support.tags import version_text
 
 # -- rows that exist -------------------------------------------------------------------------------
 

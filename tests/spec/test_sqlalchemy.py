@@ -10,9 +10,9 @@ from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sessionmaker
 from sqlalchemy.orm.exc import FlushError, StaleDataError
 
-from optilock import ConcurrencyError, ConfigurationError, Counter, Versioned, watch
+from optilock import ConcurrencyError, ConfigurationError, Versioned, watch
 from optilock.testing import count_statements
-from tests.models import Animal, Car, Dog, Note, Odd
+from optilock.tokens import Counter
 from tests.spec.models import (
     Clock,
     Club,
@@ -28,6 +28,7 @@ from tests.spec.models import (
     Plain,
 )
 from tests.spec.steps import alive, reload, told
+from tests.support.models import Animal, Car, Dog, Note, Odd
 
 # -- NULL ------------------------------------------------------------------------------------------
 

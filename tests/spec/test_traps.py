@@ -13,34 +13,19 @@ from optilock import (
     ConcurrencyError,
     ConfigurationError,
     Isolation,
-    LinkGone,
     UnitOfWork,
     bulk_update,
     client_wins,
     merge_fields,
-    merge_json,
-    no_bump,
-    per_field,
     repeatable_read,
     serializable,
     touch,
-    unchanged,
     unit_of_work,
     verify,
 )
-from tests.models import (
-    Animal,
-    Dog,
-    Eager,
-    File,
-    Folder,
-    Note,
-    Page,
-    Post,
-    Settings,
-    Tag,
-    post_tags,
-)
+from optilock.errors import LinkGone
+from optilock.resolvers import merge_json, per_field
+from optilock.statements import no_bump, unchanged
 from tests.spec.models import (
     Address,
     Blob,
@@ -59,6 +44,19 @@ from tests.spec.models import (
     Whole,
 )
 from tests.spec.steps import alive, reload, statement, stub, told
+from tests.support.models import (
+    Animal,
+    Dog,
+    Eager,
+    File,
+    Folder,
+    Note,
+    Page,
+    Post,
+    Settings,
+    Tag,
+    post_tags,
+)
 
 # -- state and recovery ----------------------------------------------------------------------------
 

@@ -11,19 +11,17 @@ from optilock import (
     ConcurrencyError,
     ConfigurationError,
     PreconditionFailed,
-    Resolution,
     UnitOfWork,
-    add_delta,
     apply,
     client_wins,
     is_transient,
     merge_fields,
-    per_field,
     unit_of_work,
 )
-from tests.models import Account
+from optilock.resolvers import Resolution, add_delta, per_field
 from tests.spec.models import Doc, Grown, Line, Moved, Order, Part
 from tests.spec.steps import alive, statement
+from tests.support.models import Account
 
 
 @alive

@@ -30,18 +30,18 @@ def count_into(counts: Counter[str]) -> None:
 def _count_wanted(counts: Counter[str]) -> None:
     from sqlalchemy.orm import persistence
 
-    from optilock.watched.guard import columns_only
+    from optilock.watched.guard import flush
 
     for name in _EMITTERS:
         setattr(persistence, name, _counted_emitter(getattr(persistence, name), counts))
-    write = columns_only._write
+    write = flush._write
 
     @functools.wraps(write)
-    def counted_write(uow: Any, mapper: Any, way: Any, rows: list[Any]) -> None:
+    def counted_write(uow: Any, mapper: Any, plan: Any, rows: list[Any]) -> None:
         counts["wanted"] += len(rows)
-        write(uow, mapper, way, rows)
+        write(uow, mapper, plan, rows)
 
-    columns_only._write = counted_write
+    flush._write = counted_write
 
 
 def _counted_emitter(emit: Any, counts: Counter[str]) -> Any:
@@ -65,23 +65,23 @@ def _count_guarded(counts: Counter[str]) -> None:
     from optilock.watched.guard import batch, route
     from optilock.watched.guard import connection as connections
 
-    send, written = batch.send, connections.written
+    send, route_statement = batch.send, connections.route_statement
 
     @functools.wraps(send)
     def counted_send(*args: Any, **options: Any) -> Any:
         counts["statements"] += 1
         return send(*args, **options)
 
-    @functools.wraps(written)
-    def counted_written(
+    @functools.wraps(route_statement)
+    def counted_route(
         running: Any, connection: Any, native: Any, statement: Any, *rest: Any
     ) -> Any:
         rows = rest[0] if isinstance(rest[0], list) else [rest[0]]
         uow, dialect = running.uow, connection.dialect
         if uow is not None and rows and route.shape_for(uow, dialect, statement, rows[0]):
             counts["guarded"] += len(rows)
-            return written(running, connection, counting(native), statement, *rest)
-        return written(running, connection, native, statement, *rest)
+            return route_statement(running, connection, counting(native), statement, *rest)
+        return route_statement(running, connection, native, statement, *rest)
 
     def counting(native: Any) -> Any:
         def counted_native(*args: Any, **options: Any) -> Any:
@@ -91,4 +91,4 @@ def _count_guarded(counts: Counter[str]) -> None:
         return counted_native
 
     batch.send = counted_send
-    connections.written = counted_written
+    connections.route_statement = counted_route

@@ -55,7 +55,7 @@ def _listen_again() -> None:
     from sqlalchemy import event
     from sqlalchemy.orm import Mapper, Session
 
-    from optilock.watched.guard.refusals import _configured
+    from optilock.watched.guard.installation import _configured
     from optilock.watched.session.order import _FIRST, _LISTENERS, _in_order, _of_classes
 
     ours = {name: listener for name, listener in _LISTENERS.items() if _in_order[name]}

@@ -31,30 +31,15 @@ from sqlalchemy.orm import (
 
 import optilock.asyncio
 from optilock import (
-    Adaptive,
     AsyncUnitOfWork,
-    BulkResult,
-    CannotMerge,
-    CommitOutcomeUnknown,
-    CompareValues,
     ConcurrencyError,
     ConfigurationError,
-    Counter,
-    EditForm,
     Entry,
-    FilledForm,
     Isolation,
-    Manual,
-    OnDelete,
     OptilockError,
     PreconditionFailed,
-    Resolution,
-    RowVersion,
-    Timestamp,
-    Unique,
     UnitOfWork,
     Versioned,
-    add_delta,
     apply,
     bulk_update,
     client_wins,
@@ -64,19 +49,12 @@ from optilock import (
     expect,
     is_transient,
     leases,
-    merge_changes,
     merge_fields,
-    merge_json,
-    merge_set,
-    merge_text,
-    no_bump,
-    per_field,
     reject,
     repeatable_read,
     retry,
     retrying,
     serializable,
-    sign_seen,
     store_wins,
     touch,
     unit_of_work,
@@ -84,7 +62,21 @@ from optilock import (
     watch,
 )
 from optilock.entities import Idempotency, Operation, Stored
+from optilock.errors import CannotMerge, CommitOutcomeUnknown
+from optilock.preconditions import EditForm, FilledForm, merge_changes, sign_seen
 from optilock.preconditions.entity_tags import ETags
+from optilock.queue import AsyncQueue, Draft, Message, Queue, Received, Worker
+from optilock.queue import Sent as SentMessage
+from optilock.resolvers import (
+    OnDelete,
+    Resolution,
+    add_delta,
+    merge_json,
+    merge_set,
+    merge_text,
+    per_field,
+)
+from optilock.statements import BulkResult, no_bump
 from optilock.testing import (
     Sent,
     Side,
@@ -96,6 +88,8 @@ from optilock.testing import (
     interleave,
     wire,
 )
+from optilock.tokens import CompareValues, Counter, Manual, RowVersion, Timestamp, Unique
+from optilock.unit import Adaptive
 
 
 class Base(DeclarativeBase):
@@ -444,6 +438,9 @@ def entities_written(session: Session, tag: str) -> None:
     assert_type(entities.merge(session, Page, 7, {"title": "a"}, if_match=[tag]), Stored)
     assert_type(entities.replace(session, Page, 7, if_match=entities.Version(3)), Stored)
     assert_type(entities.delete(session, Page, 7, if_match="*"), Stored)
+    entities.merge(session, Page, 7, {"title": "a"}, iff_match=tag)  # type: ignore[call-arg]
+    entities.merge(session, Page, 7, {"title": "a"}, etags=tag)  # type: ignore[arg-type]
+    entities.delete(session, Page, 7, {"title": "a"})  # type: ignore[call-arg]
     some = [Operation(entities.insert_or_merge, Page, 7, {"title": "a"})]
     assert_type(entities.transaction(session, some), list[Stored])
     again = Idempotency(None, keys=["k" * 16], principal="ada")
@@ -456,6 +453,8 @@ async def entities_written_async(session: AsyncSession, tag: str) -> None:
     assert_type(
         await optilock.asyncio.merge(session, Page, 7, {"title": "a"}, if_match=tag), Stored
     )
+    assert_type(await optilock.asyncio.delete(session, Page, 7, if_match=tag), Stored)
+    await optilock.asyncio.delete(session, Page, 7, iff_match=tag)  # type: ignore[call-arg]
     assert_type(await optilock.asyncio.transaction(session, []), list[Stored])
 
 
@@ -522,3 +521,37 @@ def leased(session: Session, given: Engine) -> None:
 async def leased_async(given: AsyncEngine) -> None:
     async with optilock.asyncio.lease(given, (Leased, 1), leases.ENDLESS) as held:
         assert_type(held, leases.Held)
+
+
+# -- queues: each call is declared once, and typed for threads and for asyncio ---------------------
+
+
+def send(session: Session, engine: Engine) -> None:
+    with Queue(engine, "mails") as mails:
+        assert_type(mails.send({"to": "ada"}, session=session, delay=5), SentMessage)
+        assert_type(mails.send_many([1, Draft(2, dedup="2")]), list[SentMessage])
+        assert_type(mails.receive(10, wait=timedelta(seconds=1)), Received)
+        for message in mails.receive(10):
+            assert_type(message, Message)
+            assert_type(mails.fail(message, ValueError("no")), bool)
+        assert_type(mails.dead_letters, Queue)
+        assert_type(mails.redrive(5), int)
+        assert_type(mails.metrics(exact=True).waiting, int)
+        assert_type(mails.worker(print, concurrency=4, timeout=30), Worker)
+        mails.send(1, sesion=session)  # type: ignore[call-arg]
+        mails.delete(message, session=engine)  # type: ignore[arg-type]
+
+
+async def send_async(session: AsyncSession, engine: AsyncEngine, sync: Session) -> None:
+    async def handle(message: Message) -> None: ...
+
+    async with AsyncQueue(engine, "mails") as mails:
+        assert_type(await mails.send({"to": "ada"}, session=session), SentMessage)
+        found = await mails.receive(10)
+        assert_type(found, Received)
+        assert_type(await mails.beat(found, visibility=60), set[int])
+        await mails.delete(*found, session=session)
+        await mails.delete(*found, session=sync)  # type: ignore[arg-type]
+        assert_type(mails.dead_letters, AsyncQueue)
+        mails.worker(handle)
+        mails.worker(print)  # type: ignore[arg-type]

@@ -12,7 +12,8 @@ from sqlalchemy.orm import (
     relationship,
 )
 
-from optilock import CompareValues, ConfigurationError, Counter, Versioned
+from optilock import ConfigurationError, Versioned
+from optilock.tokens import CompareValues, Counter
 
 COUNTER = Counter()
 

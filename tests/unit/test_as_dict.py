@@ -15,10 +15,11 @@ from uuid import UUID
 import pytest
 from sqlalchemy.exc import OperationalError
 
-from optilock import Resolution, events
+from optilock import events
 from optilock.errors import Computed, ConcurrencyError, Entry
+from optilock.resolvers import Resolution
 from optilock.serialize import as_json
-from optilock.unit.retry import Policy
+from optilock.unit.retries import Policy
 
 SECRET = "hunter2"
 

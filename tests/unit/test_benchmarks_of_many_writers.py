@@ -32,7 +32,7 @@ from benchmarks.table import LOAD_COLUMNS, CountLine, Line, RatioLine, markdown
 from benchmarks.tpcb import HISTORY, TpcB
 from benchmarks.ycsb import YcsbA
 from benchmarks.zipf import Zipf
-from tests.needed import needed
+from tests.support.needed import needed
 
 #: Sizes that tell as much as larger ones do.
 _TINY = [

@@ -22,14 +22,15 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Mount, Route
 
 import optilock as library
-from optilock import ConfigurationError, Versioned, entities, expect, overwrite, unit_of_work
+from optilock import ConfigurationError, Versioned, entities, expect, unit_of_work
 from optilock.check import check_routes
+from optilock.preconditions import overwrite
 from optilock.web import fastapi as on_fastapi
 from optilock.web import litestar as on_litestar
 from optilock.web.conditions import unconditional
 from optilock.web.flask import Optilock
 from optilock.web.starlette import ConditionalRequests, conditions_of
-from tests import in_process
+from tests.support import in_process
 
 
 class Base(DeclarativeBase):

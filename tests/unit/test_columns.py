@@ -19,7 +19,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects import mysql, postgresql
 
-from optilock.columns.values import holds, surely_holds
+from optilock.columns.values import can_hold, surely_holds
 from optilock.dialects import database_of
 
 SQLITE = create_engine("sqlite://").dialect
@@ -28,7 +28,7 @@ POSTGRESQL: Any = postgresql.dialect()
 
 
 def kept(value: Any, kind: Any, dialect: Any) -> bool:
-    return holds(value, kind, database_of(dialect).limits(dialect), dialect)
+    return can_hold(value, kind, database_of(dialect).limits(dialect), dialect)
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shlex
 import sqlite3
 import subprocess
@@ -13,7 +12,7 @@ from pathlib import Path
 import pytest
 from click.testing import Result
 
-from tests import in_process
+from tests.support import in_process
 
 PG, MY = "postgresql+psycopg://me:secret", "mysql+pymysql://me:secret"
 MODELS = """
@@ -57,8 +56,8 @@ def optilock(shop: Path, *words: str, columns: int = 120) -> Result:
 
 def test_a_shell_sees_what_the_commands_print_and_their_exit_code(shop):
     command = [sys.executable, "-m", "optilock.cli", "check", "shop", "--url", "sqlite:///shop.db"]
-    root, name = Path(__file__).parents[2], "PYTHONPYCACHEPREFIX"
-    given = {"PYTHONPATH": str(root), "PATH": "", "COLUMNS": "120", name: os.environ[name]}
+    root = Path(__file__).parents[2]
+    given = {"PYTHONPATH": f"{root}:{root / 'apps'}", "PATH": "", "COLUMNS": "120"}
     ended = subprocess.run(
         command,
         cwd=shop,
@@ -176,7 +175,7 @@ def test_the_command_that_check_names_settles_what_it_found(shop):
     """Also for a version with another name, another token, and a guard trigger."""
     names = "'row version'"
     (shop / "shop.py").write_text(
-        MODELS.replace("Versioned\n", "Unique, Versioned\n", 1)
+        MODELS.replace("Versioned\n", "Versioned\nfrom optilock.tokens import Unique\n", 1)
         + f"    views: Mapped[int | None]\n    __version_token__ = Unique('ver', column={names})\n"
         "    __version_guard__ = 'bump'\n    __version_ignore__ = ('views',)\n"
     )

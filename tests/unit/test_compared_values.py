@@ -16,20 +16,18 @@ from sqlalchemy.orm import (
 )
 
 from optilock import (
-    CompareValues,
     ConfigurationError,
-    Counter,
-    Unique,
     Versioned,
     apply,
     bulk_update,
     etag_of,
     expect,
     touch,
-    unchanged,
     verify,
     watch,
 )
+from optilock.statements import unchanged
+from optilock.tokens import CompareValues, Counter, Unique
 
 
 def base() -> type[DeclarativeBase]:

@@ -24,11 +24,13 @@ from sqlalchemy.orm import (
     synonym,
 )
 
-from optilock import ConfigurationError, Counter, Versioned, per_field, watch
+from optilock import ConfigurationError, Versioned, watch
 from optilock.errors import Computed, Entry
-from optilock.mapped import facts, joined
+from optilock.mapped import facts, joined_groups
+from optilock.resolvers import per_field
 from optilock.resolvers.resolution import Resolution
 from optilock.resolvers.rules import check_on_conflict, merge_fields
+from optilock.tokens import Counter
 
 
 class Base(DeclarativeBase):
@@ -87,8 +89,8 @@ def test_a_value_that_the_database_computes_is_no_value_of_theirs() -> None:
 
 
 def test_overlapping_groups_are_one_group() -> None:
-    assert joined([("a", "b"), ("c", "d"), ("e",), ("d", "a")]) == (frozenset("abcd"),)
-    assert joined([]) == joined([("a", "a")]) == ()
+    assert joined_groups([("a", "b"), ("c", "d"), ("e",), ("d", "a")]) == (frozenset("abcd"),)
+    assert joined_groups([]) == joined_groups([("a", "a")]) == ()
 
 
 def test_a_group_of_another_class_says_nothing() -> None:

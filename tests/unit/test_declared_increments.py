@@ -29,11 +29,11 @@ from sqlalchemy.orm import (
 )
 from sqlalchemy.types import TypeDecorator
 
-from optilock import CompareValues, ConfigurationError, Counter, Unique, Versioned
+from optilock import ConfigurationError, Versioned
 from optilock.mapped import facts
 from optilock.serialize import difference
-from optilock.tokens import Manual, RowVersion, Timestamp
-from tests.hash_token import Hash
+from optilock.tokens import CompareValues, Counter, Manual, RowVersion, Timestamp, Unique
+from tests.support.hash_token import Hash
 
 
 class Cents(TypeDecorator[Any]):

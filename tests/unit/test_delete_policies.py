@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 from sqlalchemy.orm import Mapped, Session, mapped_column, registry, sessionmaker
 
-from optilock import ConfigurationError, Entry, OnDelete, Resolution, Versioned, watch
-from optilock.resolvers.resolution import settled_by_policy
+from optilock import ConfigurationError, Entry, Versioned, watch
+from optilock.resolvers import OnDelete, Resolution
+from optilock.resolvers.resolution import decide_by_policy
 
 
 class Thing:
@@ -40,14 +41,14 @@ def entry(model=Thing, *, action="delete", gone=False):
     ],
 )
 def test_a_policy_decides_about_changed_rows_and_about_rows_that_are_gone(policy, changed, gone):
-    assert settled_by_policy(entry(), policy) == changed
-    assert settled_by_policy(entry(gone=True), policy) == gone
+    assert decide_by_policy(entry(), policy) == changed
+    assert decide_by_policy(entry(gone=True), policy) == gone
 
 
 @pytest.mark.parametrize("action", ["update", "verify"])
 @pytest.mark.parametrize("policy", OnDelete)
 def test_a_policy_decides_about_deletes_only(policy, action):
-    assert settled_by_policy(entry(action=action, gone=True), policy) is None
+    assert decide_by_policy(entry(action=action, gone=True), policy) is None
 
 
 @pytest.mark.parametrize(
@@ -62,7 +63,7 @@ def test_a_policy_decides_about_deletes_only(policy, action):
     ],
 )
 def test_what_was_said_goes_before_the_class(on_delete, settled):
-    assert (settled_by_policy(entry(Child, gone=True), on_delete) is not None) is settled
+    assert (decide_by_policy(entry(Child, gone=True), on_delete) is not None) is settled
 
 
 @pytest.mark.parametrize("value", ["strict", True, OnDelete, {Thing: None}, {"Thing": None}])

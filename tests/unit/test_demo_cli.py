@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import Result
 
-from tests import in_process
+from tests.support import in_process
 
 
 def optilock(*arguments: str) -> Result:
@@ -59,3 +59,23 @@ def test_without_the_extra_the_command_line_says_what_to_install(absent: str) ->
     assert done.returncode == 2
     assert 'pip install "optilock[cli]"' in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("command", ["demo", "wiki"])
+def test_without_the_applications_their_commands_name_the_extra(command: str) -> None:
+    absent = "import sys; sys.modules['optilock_apps'] = None"
+    code = f"{absent}; sys.argv = ['optilock', {command!r}]; from optilock.cli import main; main()"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2
+    assert f'pip install "optilock[{command}]"' in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_command_imports_no_other_command() -> None:
+    code = (
+        "import sys; from click.testing import CliRunner; from optilock.cli import commands\n"
+        "assert CliRunner().invoke(commands(), ['check', '--help']).exit_code == 0\n"
+        "print({name for name in sys.modules if name.split('.')[-1] == 'command'})"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.stdout == "{'optilock.check.command'}\n"

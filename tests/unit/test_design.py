@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+import subprocess
 import sys
 import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from textwrap import dedent
 from types import FrameType
 from typing import Any
 
@@ -16,8 +18,8 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sess
 from sqlalchemy.pool import StaticPool
 
 from optilock import Versioned, merge_fields, unit_of_work, watch
-from optilock.mapped import there_are
-from optilock.watched.session.watched import Watched
+from optilock.mapping.tables import features_in_use
+from optilock.watched.session.record import SessionRecord
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "optilock"
@@ -134,23 +136,50 @@ def move(engine: Engine, *ids: int) -> None:
 
 def test_the_way_of_one_row(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     for kind in ("shared", "compared", "kept"):  # this process has mapped the classes of all tests
-        monkeypatch.setattr(there_are, kind, False)
-    monkeypatch.setattr(Watched, "demands", None)  # and classes with leases
+        monkeypatch.setattr(features_in_use, kind, False)
+    monkeypatch.setattr(SessionRecord, "demands", None)  # and classes with leases
     with watch(sessionmaker(engine))() as session:
-        for title in ("read once", "and from then on known"):
+        for title in ("read once", "planned once", "known from then on"):
             session.get_one(Page, 1).title = title
             calls = called_by(session.flush)
     told = way("The way of one row")
     assert_in_order(told, calls)
     assert {path for path, _ in calls} - {path for path, _ in told} <= {
-        "watched/rows/rolled_back.py",  # the end of SQLAlchemy's own transaction of the flush
         "watched/guard/records.py",
-        "watched/session/watched.py",
+        "watched/session/record.py",
         # Where the process has mapped roots of aggregates, as other tests do.
         "watched/aggregates.py",
         "mapped.py",
         "undocumented/flushes.py",
     }
+
+
+#: In a process of its own: classes that other tests have mapped take further steps.
+ONE_ROW = """
+    import sys
+    from itertools import pairwise
+    from sqlalchemy.orm import sessionmaker
+    from optilock import watch
+    from tests.unit.test_design import Base, Page, called_by, create_engine
+
+    engine = create_engine("sqlite://")
+    Base.metadata.create_all(engine)
+    with watch(sessionmaker(engine))() as session:
+        session.add(Page(id=1, title="", body=""))
+        session.commit()
+        for title in ("read once", "planned once", "known from then on"):
+            session.get_one(Page, 1).title = title
+            calls = called_by(session.flush)
+    print(sum(before[0] != after[0] for before, after in pairwise(calls)))
+"""
+
+
+def test_the_way_of_one_row_changes_its_file_twelve_times_at_most() -> None:
+    """A reader who follows the row opens so many files, one after the other."""
+    command = [sys.executable, "-c", dedent(ONE_ROW)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) <= 12
 
 
 def test_the_way_of_a_thousand_rows(engine: Engine) -> None:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import copy
+import importlib
 import pickle
-from collections.abc import Callable
+import pkgutil
+import re
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from sqlalchemy.exc import OperationalError, SQLAlchemyError
 from sqlalchemy.orm.exc import StaleDataError
 
+import optilock
 from optilock import errors
-from optilock import errors as client_errors
 from optilock.errors import (
     AlreadyExists,
     BadEntity,
@@ -89,16 +92,31 @@ copies = pytest.mark.parametrize(
 @pytest.mark.parametrize(
     "name",
     sorted(
-        name
-        for name in (*errors.__all__, *client_errors.__all__, *queue_errors.__all__)
-        if not name.endswith("Warning")
+        name for name in (*errors.__all__, *queue_errors.__all__) if not name.endswith("Warning")
     ),
 )
 def test_every_error_is_an_optilock_error(name: str) -> None:
-    places = (errors, client_errors, queue_errors)
-    assert issubclass(
-        next(getattr(one, name) for one in places if hasattr(one, name)), OptilockError
-    )
+    place = errors if hasattr(errors, name) else queue_errors
+    assert issubclass(getattr(place, name), OptilockError)
+
+
+def test_the_tree_at_the_head_of_the_errors_is_the_tree_of_the_classes() -> None:
+    for module in pkgutil.walk_packages(optilock.__path__, "optilock."):
+        if module.name.endswith(("errors", "request", "worker_state", "interleave")):
+            importlib.import_module(module.name)
+
+    def names(parent: type[OptilockError], depth: int) -> Iterator[tuple[str, int]]:
+        for one in parent.__subclasses__():
+            if not one.__module__.startswith("optilock."):
+                continue
+            hidden = one.__name__.startswith("_")
+            if not hidden:
+                yield one.__name__, depth
+            yield from names(one, depth if hidden else depth + 1)
+
+    head = str(errors.__doc__)
+    drawn = re.findall(r"^    ([│ ]*)[├└]── (\w+)", head, re.MULTILINE)
+    assert {(name, len(bars) // 4) for bars, name in drawn} == {*names(OptilockError, 0)}
 
 
 @pytest.mark.parametrize(

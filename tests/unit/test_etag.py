@@ -21,10 +21,10 @@ from sqlalchemy.orm import (
 from sqlalchemy.orm.attributes import set_committed_value
 
 from optilock.errors import ConfigurationError
-from optilock.preconditions.etag import etag_of
+from optilock.preconditions.entity_tags import etag_of
 from optilock.tokens import Unique
 from optilock.versioned import Versioned
-from tests.tags import version_text
+from tests.support.tags import version_text
 
 #: RFC 9110 section 8.8.3: DQUOTE *etagc DQUOTE, etagc = %x21 / %x23-7E; without obs-text.
 STRONG = re.compile(r'"[\x21\x23-\x7e]*"')

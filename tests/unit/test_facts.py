@@ -9,8 +9,9 @@ from typing import Any
 from sqlalchemy import Integer, String, func
 from sqlalchemy.orm import DeclarativeBase, Mapped, column_property, mapped_column
 
-from optilock import CompareValues, Manual, RowVersion, Unique, Versioned
+from optilock import Versioned
 from optilock.mapped import facts
+from optilock.tokens import CompareValues, Manual, RowVersion, Unique
 
 
 def models(**body: Any) -> Any:

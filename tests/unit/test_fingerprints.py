@@ -15,10 +15,12 @@ import pytest
 from sqlalchemy import inspect
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
-from optilock import BadEntity, BadPrecondition, ConfigurationError, Unique, Versioned
+from optilock import ConfigurationError, Versioned
 from optilock.entities import Idempotency
-from optilock.entities.idempotency import Request, body_bytes, counted, mark_of
+from optilock.entities.idempotency import Request, body_bytes, length_prefixed, mark_of
+from optilock.errors import BadEntity, BadPrecondition
 from optilock.preconditions.entity_tags import PLAIN
+from optilock.tokens import Unique
 
 KEYS = ["a secret of the server"]
 
@@ -173,7 +175,7 @@ def test_what_has_no_lasting_text_is_refused() -> None:
 
 
 def test_parts_stay_apart() -> None:
-    assert counted("a", "bc") != counted("ab", "c") != counted("abc")
+    assert length_prefixed("a", "bc") != length_prefixed("ab", "c") != length_prefixed("abc")
 
 
 # -- versions and keys -----------------------------------------------------------------------------
@@ -192,7 +194,8 @@ class Page(Versioned, Base):
 
 def test_versions_are_the_same_in_every_process_and_release() -> None:
     old = UUID("8e03978e-40d5-43e6-bc93-6894a57f9324")
-    request = Request("merge", inspect(Page), (UUID(int=7),), (old,), {"title": "Home"}, PLAIN)
+    row = PLAIN.of_row(inspect(Page), (UUID(int=7),))
+    request = Request("merge", row, (old,), {"title": "Home"})
     mark = mark_of(Idempotency('"5b0a"', keys=KEYS, principal="ada"), request)
     assert mark is not None
     assert mark.version == UUID("9e118682-69dc-435f-89b7-b1161f757120")
@@ -226,7 +229,8 @@ class Invoice(Letter):
 
 def test_a_row_of_another_class_of_the_same_table_is_another_row() -> None:
     again = Idempotency("5b0a", keys=KEYS, principal="ada")
-    asked = [Request("insert", inspect(cls), (7,), (), {}, PLAIN) for cls in (Letter, Invoice)]
+    rows = [PLAIN.of_row(inspect(cls), (7,)) for cls in (Letter, Invoice)]
+    asked = [Request("insert", row, (), {}) for row in rows]
     one, other = (mark_of(again, request) for request in asked)
     assert one is not None
     assert other is not None

@@ -7,9 +7,10 @@ from datetime import timedelta
 
 import pytest
 
-from optilock import Adaptive, ConfigurationError, UnitOfWork, events, unit_of_work
+from optilock import ConfigurationError, UnitOfWork, events, unit_of_work
+from optilock.unit import Adaptive
+from optilock.unit.heat import Decision, Key, Memory
 from optilock.unit.options import Options
-from optilock.unit.strategies.heat import Decision, Key, Memory
 
 ROW, OTHER = Key("db", "accounts", (1,)), Key("db", "accounts", (2,))
 GIVEN = Adaptive()
@@ -326,7 +327,7 @@ def test_rows_that_were_locked_in_two_orders_are_partners_until_they_are_not_nee
     assert memory.partners(ROW) == memory.partners(OTHER) == {"one", "other"}
     for _ in range(8):
         assert memory.partners(ROW)
-        memory.alone(ROW)
+        memory.dissolve_partners(ROW)
     assert not memory.partners(ROW)
     assert memory.partners(OTHER)
     memory.deadlock(PLACES, [ROW, OTHER], GIVEN)

@@ -23,13 +23,14 @@ from sqlalchemy.orm import (
 )
 from sqlalchemy.orm.attributes import set_committed_value
 
-from optilock import BadPrecondition, ConfigurationError, Unique, Versioned, etag_of, watch
+from optilock import ConfigurationError, Versioned, etag_of, watch
 from optilock.columns.texts import key_text, text_of, version_in
+from optilock.errors import BadPrecondition
 from optilock.preconditions import entity_tags
 from optilock.preconditions.entity_tags import PLAIN, ETags
 from optilock.preconditions.rfc9110 import required
-from optilock.tokens import UtcDateTime
-from tests.tags import tag
+from optilock.tokens import Unique, UtcDateTime
+from tests.support.tags import tag
 
 KEYS = ETags(keys=["a secret of 16 b", b"another of 16 by"], tenant="acme")
 

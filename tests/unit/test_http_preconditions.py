@@ -16,11 +16,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from optilock import ConfigurationError
-from optilock.conditions import fields
-from optilock.conditions.fields import date
+from optilock.conditions import request
+from optilock.conditions.request import date
 from optilock.preconditions import rfc9110
 from optilock.preconditions.rfc9110 import Precondition, evaluate, required
-from tests.second_reader import MODIFIED, PIECES, Request, no_write_passes
+from tests.support.second_reader import MODIFIED, PIECES, Request, no_write_passes
 
 VECTORS = Path(__file__).parents[1] / "vectors"
 
@@ -402,7 +402,7 @@ def test_twice_the_length_takes_twice_the_steps(piece: str) -> None:
 
 def counted(work: Callable[[], object]) -> int:
     """Lines of our two files that are run."""
-    ours, lines = {fields.__file__, rfc9110.__file__}, 0
+    ours, lines = {request.__file__, rfc9110.__file__}, 0
 
     def local(frame: Any, event: str, _: Any) -> Any:
         nonlocal lines

@@ -5,7 +5,10 @@ Granite is SQLite under another name, with errors of a driver that nobody else h
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
+from importlib import import_module
 
 import pytest
 from sqlalchemy import Engine, create_engine, text
@@ -18,20 +21,20 @@ from sqlalchemy.pool import StaticPool
 
 from optilock import (
     ConfigurationError,
-    Counter,
     Isolation,
-    RowVersion,
     UnitOfWork,
     Versioned,
     is_transient,
     serializable,
     unit_of_work,
 )
-from optilock.dialects import Cause, KnownByCodes, database_of, register
+from optilock.dialects import Cause, Database, KnownByCodes, database_of, register
 from optilock.dialects.known_by_codes import DuckDB, Oracle, SQLServer
+from optilock.dialects.registry import MODULES
 from optilock.dialects.transient import cause_of
 from optilock.mapping.triggers import trigger_ddl
 from optilock.rollout import roll_out
+from optilock.tokens import Counter, RowVersion
 from optilock.tokens.guard_trigger import GuardTrigger
 
 
@@ -180,3 +183,32 @@ def test_an_engine_without_levels_is_told_so() -> None:
 def test_the_helper_for_a_level_is_refused_in_the_same_way(granite: Engine) -> None:
     with pytest.raises(ConfigurationError, match="SERIALIZABLE there"):
         read_in(serializable(granite))
+
+
+# -- modules that are imported when their database is met -----------------------------------------
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_the_registry_knows_a_module_before_it_is_imported(module: str) -> None:
+    imported = import_module(f"optilock.dialects.{module}")
+    kinds = [kind for kind in vars(imported).values() if isinstance(kind, type)]
+    kinds = [kind for kind in kinds if kind.__module__.startswith(imported.__name__)]
+    ours = [kind for kind in kinds if issubclass(kind, Database)]
+    assert {*MODULES[module].names} == {name for kind in ours for name in kind.names}
+    assert {*MODULES[module].drivers} == {one for kind in ours for one in kind.drivers}
+
+
+@pytest.mark.parametrize("dialect", ["postgresql", "mariadb", "sqlite"])
+def test_a_statement_of_a_database_that_was_never_met_has_its_sql(dialect: str) -> None:
+    script = (
+        "import sys, optilock\n"
+        "from sqlalchemy.engine.url import make_url\n"
+        "from optilock.tokens.timestamp import ServerTime\n"
+        "assert not [m for m in sys.modules if m.startswith('sqlalchemy.dialects.')]\n"
+        f"assert 'optilock.dialects.{dialect}' not in sys.modules\n"
+        f"dialect = make_url('{dialect}://').get_dialect()()\n"
+        "sql = str(ServerTime().compile(dialect=dialect))\n"
+        "assert sql != 'CURRENT_TIMESTAMP', sql\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

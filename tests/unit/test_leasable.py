@@ -11,20 +11,13 @@ import pytest
 from sqlalchemy import Column, ForeignKey, Integer, create_engine, inspect, select
 from sqlalchemy.orm import DeclarativeBase, Session, mapped_column, sessionmaker
 
-from optilock import (
-    BadPrecondition,
-    CompareValues,
-    ConfigurationError,
-    RowVersion,
-    Versioned,
-    leases,
-    watch,
-)
+from optilock import ConfigurationError, Versioned, leases, watch
+from optilock.errors import BadPrecondition
 from optilock.leases import ENDLESS, Leasable, Lease, LeaseHeld, LeaseLost, LeasePolicy, Name
-from optilock.leases.policy import milliseconds
-from optilock.leases.values import new_id
+from optilock.leases.values import milliseconds, new_id
 from optilock.mapped import facts
-from optilock.schema import expected
+from optilock.tokens import CompareValues, RowVersion
+from optilock.versioned import expected_tables
 
 COLUMNS = ["lease_id", "lease_since", "lease_until", "lease_length", "lease_fence"]
 
@@ -70,7 +63,7 @@ def test_subclasses_have_the_columns_of_their_base() -> None:
 
 def test_a_guard_trigger_leaves_them_alone() -> None:
     page_ = page(__version_guard__="reject", text=mapped_column(Integer))
-    guard = expected([page_.__table__])[page_.__table__].guard
+    guard = expected_tables([page_.__table__])[page_.__table__].guard
     assert guard is not None
     assert set(COLUMNS) <= set(guard.ignore)
 

@@ -21,9 +21,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from optilock.errors import CannotMerge
-from optilock.resolvers.diff3 import Effort, TooMuchWork, chunks, in_style_of, plain
+from optilock.resolvers.diff3 import (
+    Effort,
+    TooMuchWork,
+    chunks,
+    normalize_line_ends,
+    restore_line_ends,
+)
 from optilock.resolvers.merge import FieldPolicy, add_delta, merge_json, merge_set, merge_text
-from optilock.resolvers.open_text import MARKS, merge_open, open_lines, places_in
+from optilock.resolvers.open_text import MARKS, lines_with_marks, merge_with_marks, places_in
 
 # -- what is true of every policy ------------------------------------------------------------------
 
@@ -473,7 +479,7 @@ def test_the_ends_of_lines_change_no_merge(sides: Any, styles: Any) -> None:
     found = outcome(merge_text, *ended)
     assert (found is CannotMerge) is (merged is CannotMerge)
     if isinstance(found, str):
-        assert plain(found) == merged
+        assert normalize_line_ends(found) == merged
         if len(sides[2]) > 1:
             assert {*re.findall("\r\n|\r|\n", found)} <= {styles[2]}
 
@@ -481,10 +487,10 @@ def test_the_ends_of_lines_change_no_merge(sides: Any, styles: Any) -> None:
 def test_a_text_with_several_kinds_of_line_ends_keeps_each_of_them() -> None:
     """A6: also where one line in the middle was changed in a browser."""
     stored = "one\r\ntwo\nthree\rfour"
-    assert in_style_of("one\r\nTWO\r\nthree\r\nfour", stored) == "one\r\nTWO\r\nthree\rfour"
-    assert in_style_of("one\r\ntwo\r\nthree\r\nfour", stored) == stored
-    assert in_style_of("one\r\ntwo", "one") == "one\ntwo"
-    assert in_style_of("one\ntwo", "one", "a\r\nb") == "one\r\ntwo"
+    assert restore_line_ends("one\r\nTWO\r\nthree\r\nfour", stored) == "one\r\nTWO\r\nthree\rfour"
+    assert restore_line_ends("one\r\ntwo\r\nthree\r\nfour", stored) == stored
+    assert restore_line_ends("one\r\ntwo", "one") == "one\ntwo"
+    assert restore_line_ends("one\ntwo", "one", "a\r\nb") == "one\r\ntwo"
     theirs = "ONE\ntwo\nthree\n"
     assert merge_text("one\ntwo\nthree\n", "one\r\ntwo\r\n3\r\n", theirs) == "ONE\ntwo\n3\n"
 
@@ -497,11 +503,11 @@ def test_an_open_text_drops_nothing_that_anybody_has_written(sides: Any, based: 
     """A5: each line of either side that is no line of the other ones is there, marks aside."""
     base, ours, theirs = ([f"{line}{n % 2}\n" for n, line in enumerate(side)] for side in sides)
     before = "".join(base) if based else None
-    merged = merge_open(before, "".join(ours), "".join(theirs))
+    merged = merge_with_marks(before, "".join(ours), "".join(theirs))
     known = {*base} if based else set()
     assert ({*ours} | {*theirs}) - known <= {*merged.splitlines(keepends=True)}
     places = places_in(merged)
-    assert len(open_lines(merged)) == 3 * len(places)
+    assert len(lines_with_marks(merged)) == 3 * len(places)
     if not based and ours != theirs:
         assert places
     if before is not None and "".join(ours) == before:
@@ -512,7 +518,7 @@ def test_an_open_text_drops_nothing_that_anybody_has_written(sides: Any, based: 
 def test_without_a_base_either_side_can_be_had_back(sides: Any) -> None:
     """A5: what stands between the marks, with what both have, is the whole of each side."""
     ours, theirs = ("".join(f"{line}\n" for line in side) for side in sides)
-    merged = merge_open(None, ours, theirs)
+    merged = merge_with_marks(None, ours, theirs)
     for number, side in enumerate((ours, theirs)):
         kept, inside = [], None
         for line in merged.splitlines(keepends=True):

@@ -8,10 +8,11 @@ import pytest
 from sqlalchemy import String, create_engine
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, sessionmaker
 
-from optilock import UnitOfWork, Versioned, merge_fields, merge_text, per_field, unit_of_work
+from optilock import UnitOfWork, Versioned, merge_fields, unit_of_work
 from optilock.errors import ConcurrencyError, ConfigurationError, Entry, PreconditionFailed
 from optilock.queue import Queue
-from tests.lost_update import base
+from optilock.resolvers import merge_text, per_field
+from tests.support.lost_update import base
 
 SESSIONS = sessionmaker(create_engine("sqlite://"))
 

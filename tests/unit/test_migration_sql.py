@@ -11,13 +11,13 @@ from alembic.migration import MigrationContext
 from alembic.operations.ops import CreateTableOp
 from sqlalchemy import Column
 
-from optilock import ConfigurationError, Counter, RowVersion, Unique
+from optilock import ConfigurationError
 from optilock.alembic import AddVersionColumn, ChangeVersionColumn, DropVersionColumn
 from optilock.alembic.roll_out import RollBackVersionColumn, RollOutVersionColumn
-from optilock.tokens import UtcDateTime
+from optilock.tokens import Counter, RowVersion, Unique, UtcDateTime
 from optilock.tokens.guard_trigger import GuardTrigger, read_mark
-from tests.hash_token import Hash
-from tests.migrating import as_text, plugins
+from tests.support.hash_token import Hash
+from tests.support.migrating import as_text, plugins
 
 ADDED = {
     ("postgresql", Counter()): "ALTER TABLE pages ADD COLUMN version BIGINT DEFAULT 1 NOT NULL;",
@@ -81,8 +81,8 @@ OPERATIONS = {
         " column='rev no'), fill='n', schema='w')"
     ),
     AddVersionColumn("pages", Hash("name", "price", column="seal"), fill="'-'"): (
-        "op.add_version_column('pages', tests.hash_token.Hash('name', 'price', column='seal'),"
-        " fill=\"'-'\")"
+        "op.add_version_column('pages', tests.support.hash_token.Hash('name', 'price',"
+        " column='seal'), fill=\"'-'\")"
     ),
     DropVersionColumn("pages", Unique()): (
         "op.drop_version_column('pages', optilock.tokens.Unique())"

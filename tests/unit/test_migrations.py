@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from optilock.tables import table_sets
-from tests import in_process
+from tests.support import in_process
 
 MIGRATIONS = Path(__file__).parents[2] / "migrations"
 OWN = {

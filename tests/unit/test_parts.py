@@ -9,14 +9,14 @@ from sqlalchemy import event
 from sqlalchemy.orm import Session
 
 from optilock import ConfigurationError
-from optilock.unit.isolation import ReadOnly
+from optilock.unit.isolation import ReadOnlyPart
 from optilock.unit.options import Options
 from optilock.unit.parts import Part
 
 
 def test_two_parts_for_one_option_of_a_unit_are_refused() -> None:
     with pytest.raises(ConfigurationError, match="two parts of this unit are for one option"):
-        Options(read_only=True, parts=[ReadOnly()])
+        Options(read_only=True, parts=[ReadOnlyPart()])
 
 
 def test_every_part_of_a_unit_is_named_by_its_option() -> None:

@@ -12,7 +12,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from optilock.errors import CannotMerge, Computed, ConfigurationError, Entry
 from optilock.resolvers.merge import add_delta, merge_set, merge_text
-from optilock.resolvers.resolution import Resolution, Resolver, check_resolution, choose
+from optilock.resolvers.resolution import Resolution, Resolver, check_resolution, choose_resolver
 from optilock.resolvers.rules import (
     PerField,
     check_on_conflict,
@@ -168,7 +168,7 @@ def test_values_that_cannot_be_compared_go_to_the_policy() -> None:
     ("conflict", "reason"),
     [
         (BOTH_CHANGED_IT, "both sides changed body"),
-        (entry({"views": None}, {"views": 9}), "views: add_delta cannot add to NULL"),
+        (entry({"views": None}, {"views": 9}), "views: add_delta cannot merge NULL"),
         (
             entry(
                 {"views": 6},
@@ -426,11 +426,11 @@ def test_an_on_conflict_that_cannot_work_is_refused(on_conflict: Any, message: s
 def test_the_nearest_class_has_the_resolver() -> None:
     on_conflict = {Base: reject, Page: merge_fields}
 
-    assert choose(on_conflict, Article) is merge_fields
-    assert choose(on_conflict, Other) is reject
-    assert choose({Article: reject}, Page) is None
-    assert choose(client_wins, Page) is client_wins
-    assert choose(None, Page) is None
+    assert choose_resolver(on_conflict, Article) is merge_fields
+    assert choose_resolver(on_conflict, Other) is reject
+    assert choose_resolver({Article: reject}, Page) is None
+    assert choose_resolver(client_wins, Page) is client_wins
+    assert choose_resolver(None, Page) is None
 
 
 def test_a_mapping_that_changes_later_does_not_change_what_was_checked() -> None:
@@ -438,4 +438,4 @@ def test_a_mapping_that_changes_later_does_not_change_what_was_checked() -> None
     checked = check_on_conflict(mapping)
     mapping[Page] = client_wins
 
-    assert choose(checked, Page) is reject
+    assert choose_resolver(checked, Page) is reject

@@ -25,8 +25,14 @@ from optilock.errors import (
     OptilockError,
     PreconditionFailed,
 )
-from optilock.unit.retry import Policy, retry, retrying
-from optilock.unit.running import current_attempt, enter, find, inside_unit, leave
+from optilock.unit.retries import Policy, retry, retrying
+from optilock.unit.running_units import (
+    current_attempt,
+    enter_unit,
+    find_unit,
+    inside_unit,
+    leave_unit,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -526,26 +532,26 @@ async def test_context_variables_survive(shape: Shape, time: Time) -> None:
 
 
 class Unit:
-    """What the unit of work puts into ``optilock.unit.running``; any object will do."""
+    """What the unit of work puts into ``optilock.unit.running_units``; any object will do."""
 
 
 @pytest.fixture
 def unit() -> Iterator[Unit]:
     unit = Unit()
-    running = enter("sessions", unit)
+    running = enter_unit("sessions", unit)
     yield unit
-    leave(running)
+    leave_unit(running)
 
 
 class TestInsideAUnit:
     async def test_a_retry_runs_once_and_lets_the_error_out(self, shape: Shape, time: Time) -> None:
         work = Work(*conflicts(3))
-        running = enter("sessions", Unit())
+        running = enter_unit("sessions", Unit())
         try:
             with pytest.raises(ConcurrencyError) as raised:
                 await shape(time.policy(), work)
         finally:
-            leave(running)
+            leave_unit(running)
 
         assert work.calls == 1
         assert not hasattr(raised.value, "__notes__")
@@ -559,23 +565,23 @@ class TestInsideAUnit:
         assert work.calls == 2
 
     def test_it_is_found_by_its_sessions_and_its_kind(self, unit: Unit) -> None:
-        assert find("sessions", Unit) is unit
-        assert find("other sessions", Unit) is None
-        assert find("sessions", Work) is None
+        assert find_unit("sessions", Unit) is unit
+        assert find_unit("other sessions", Unit) is None
+        assert find_unit("sessions", Work) is None
 
     def test_the_innermost_is_found_and_the_outer_one_after_it(self, unit: Unit) -> None:
         inner = Unit()
-        running = enter("sessions", inner)
-        assert find("sessions", Unit) is inner
-        leave(running)
-        assert find("sessions", Unit) is unit
+        running = enter_unit("sessions", inner)
+        assert find_unit("sessions", Unit) is inner
+        leave_unit(running)
+        assert find_unit("sessions", Unit) is unit
 
     def test_leaving_twice_does_nothing(self, unit: Unit) -> None:
-        running = enter("sessions", Unit())
-        leave(running)
-        leave(running)
+        running = enter_unit("sessions", Unit())
+        leave_unit(running)
+        leave_unit(running)
 
-        assert find("sessions", Unit) is unit
+        assert find_unit("sessions", Unit) is unit
 
     def test_another_thread_is_outside_even_with_a_copy_of_the_context(self, unit: Unit) -> None:
         seen: list[bool] = []
@@ -588,35 +594,35 @@ class TestInsideAUnit:
 
     async def test_a_child_task_is_outside_and_its_own_unit_stays_its_own(self) -> None:
         mine, childs = Unit(), Unit()
-        running = enter("sessions", mine)
+        running = enter_unit("sessions", mine)
 
         async def child() -> tuple[bool, Unit | None]:
             before = inside_unit()
-            own = enter("sessions", childs)
-            found = find("sessions", Unit)
-            leave(own)
+            own = enter_unit("sessions", childs)
+            found = find_unit("sessions", Unit)
+            leave_unit(own)
             return before, found
 
         try:
             assert await asyncio.create_task(child()) == (False, childs)
-            assert find("sessions", Unit) is mine
+            assert find_unit("sessions", Unit) is mine
         finally:
-            leave(running)
+            leave_unit(running)
 
     def test_a_unit_left_in_another_context_is_gone_here(self) -> None:
-        running = enter("sessions", Unit())
-        copy_context().run(leave, running)
+        running = enter_unit("sessions", Unit())
+        copy_context().run(leave_unit, running)
 
         assert not inside_unit()
 
     async def test_run_sync_of_sqlalchemy_stays_inside(self) -> None:
         from sqlalchemy.util import greenlet_spawn
 
-        running = enter("sessions", Unit())
+        running = enter_unit("sessions", Unit())
         try:
             assert await greenlet_spawn(inside_unit)
         finally:
-            leave(running)
+            leave_unit(running)
 
 
 class TestCurrentAttempt:

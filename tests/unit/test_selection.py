@@ -11,8 +11,8 @@ import pytest
 from optilock_apps.servers import ServerMissing
 
 from tests.engines import Targets, mariadb, missing, urls
-from tests.selection import covering, shown_before
-from tests.summary import skipped_because
+from tests.support.selection import covering, shown_before
+from tests.support.summary import skipped_because
 
 KINDS = [*itertools.product("abc", (1, 2), (True, False), ("sqlite", "mariadb"))]
 

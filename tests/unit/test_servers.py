@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from optilock_apps import servers
+from optilock_apps import keeper, servers
 from optilock_apps.servers import Server, ServerMissing
 from sqlalchemy import create_engine
 
@@ -161,6 +161,12 @@ def _needs_mariadb() -> None:
         servers._program("mariadbd")
     except servers.ServerMissing as missing:
         skip_without("mariadb", missing)
+
+
+def test_the_keeper_needs_no_other_package() -> None:
+    code = f"import runpy; runpy.run_path({keeper.__file__!r})"
+    done = subprocess.run([sys.executable, "-I", "-S", "-c", code], capture_output=True)
+    assert done.stderr == b""
 
 
 HOLDER = """

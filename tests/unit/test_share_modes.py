@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from optilock import ConfigurationError
-from optilock.shares.locked import fits, letters, mode
+from optilock.shares.values import is_compatible, letters, mode
 
 FILE = json.loads((Path(__file__).parents[1] / "vectors" / "file_share.json").read_text())
 
@@ -19,7 +19,7 @@ def test_the_rule_is_the_recorded_matrix() -> None:
     for first, allowed in FILE["matrix"].items():
         access, share = (mode(part.replace("none", ""), "it") for part in first.split("/"))
         found = "".join(
-            str(int(fits(access, share, mode(a, "it"), mode(s, "it"))))
+            str(int(is_compatible(access, share, mode(a, "it"), mode(s, "it"))))
             for a in accesses
             for s in shares
         )
@@ -29,7 +29,7 @@ def test_the_rule_is_the_recorded_matrix() -> None:
 def test_the_order_of_two_handles_does_not_matter() -> None:
     for number in range(8**4):
         one, two, three, four = (number >> shift & 7 for shift in (0, 3, 6, 9))
-        assert fits(one, two, three, four) == fits(three, four, one, two)
+        assert is_compatible(one, two, three, four) == is_compatible(three, four, one, two)
 
 
 @pytest.mark.parametrize("text", ["", "R", "W", "D", "RW", "RD", "WD", "RWD"])

@@ -10,7 +10,7 @@ from optilock.watched.statements.sql_text import (
     calls_code,
     tables_added_to,
     tables_changed,
-    written_unversioned,
+    unversioned_writes,
 )
 
 
@@ -71,7 +71,7 @@ PASSING = [
 
 @pytest.mark.parametrize("sql", FOUND)
 def test_a_text_that_writes_a_versioned_table_without_its_version_is_found(sql):
-    assert [(name, column) for name, _, column in written_unversioned(sql)] == [
+    assert [(name, column) for name, _, column in unversioned_writes(sql)] == [
         ("coffers", Coffer.__table__.c.version)
     ]
 
@@ -121,4 +121,4 @@ def test_what_calls_stored_code_may_change_anything():
 
 @pytest.mark.parametrize("sql", PASSING)
 def test_a_text_that_does_not_passes(sql):
-    assert not list(written_unversioned(sql))
+    assert not list(unversioned_writes(sql))

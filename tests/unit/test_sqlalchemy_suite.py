@@ -83,7 +83,7 @@ count_into(counts)
 from sqlalchemy import create_engine
 from sqlalchemy.orm import sessionmaker
 from optilock import watch
-from tests.models import Account
+from tests.support.models import Account
 engine = create_engine("sqlite://")
 Account.metadata.create_all(engine, tables=[Account.__table__])
 with watch(sessionmaker(engine))() as session:

@@ -17,7 +17,7 @@ PACKAGE = Path(optilock.__file__).parent
 FILES = sorted(PACKAGE.rglob("*.py"))
 PAGE = PACKAGE.parent / "docs" / "state.md"
 #: Tools of people: what they keep is gone with their command.
-TOOLS = {"alembic", "check", "cli", "moved", "testing"}
+TOOLS = {"__init__", "alembic", "check", "cli", "old_paths", "testing"}
 OURS = re.compile(r"_?optilock[._][\w.]*")
 REGISTRIES = {"WeakKeyDictionary", "WeakValueDictionary", "WeakSet", "ContextVar", "local", "set"}
 CACHES = {"cache", "lru_cache"}
@@ -25,7 +25,7 @@ LISTEN = {"event.listen", "event.listens_for"}
 #: Variables that hold objects of SQLAlchemy's.
 FOREIGN = {"cls", "connection", "engine", "mapper", "session", "state", "table"}
 #: Where ``cls`` or ``state`` is ours.
-OWN_CLASSES = {"unit.parts", "unit.retry"}
+OWN_CLASSES = {"unit.parts", "unit.retries"}
 
 
 @functools.cache
@@ -79,14 +79,26 @@ def swaps() -> Iterator[str]:
                         yield module
 
 
+def constants() -> dict[str, object]:
+    """Constants that hold the names of SQLAlchemy's attributes: ``FLUSHING = "_flushing"``."""
+    return {
+        name_of(node.targets[0]): getattr(node.value, "value", None)
+        for module, tree in modules()
+        if module.startswith("undocumented.")
+        for node in tree.body
+        if isinstance(node, ast.Assign)
+    }
+
+
 def covers() -> Iterator[str]:
     """Names of SQLAlchemy's that get a value of ours, on its own objects."""
+    known = constants()
     for module, tree in modules():
         for node in ast.walk(tree):
             target = node.targets[0] if isinstance(node, ast.Assign) else None
             name: object = None
             if isinstance(node, ast.Call) and name_of(node) == "setattr":
-                name = getattr(node.args[1], "value", None)
+                name = getattr(node.args[1], "value", known.get(name_of(node.args[1])))
             elif isinstance(target, ast.Subscript) and name_of(target) == "__dict__":
                 name = getattr(target.slice, "value", None)
             elif isinstance(target, ast.Attribute) and name_of(target.value) in FOREIGN:

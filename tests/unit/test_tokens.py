@@ -51,26 +51,21 @@ from sqlalchemy.schema import CreateColumn
 from optilock import (
     ConcurrencyError,
     ConfigurationError,
-    Counter,
-    Manual,
-    RowVersion,
-    Timestamp,
-    Unique,
     Versioned,
     bulk_update,
     client_wins,
     etag_of,
-    per_field,
     store_wins,
     touch,
     watch,
 )
-from optilock.rollout.report import command, kind_named, token_kinds
-from optilock.tokens import Token, UtcDateTime
+from optilock.resolvers import per_field
+from optilock.rollout.report import command, kind_of_option, token_kinds
+from optilock.tokens import Counter, Manual, RowVersion, Timestamp, Token, Unique, UtcDateTime
 from optilock.tokens.base import kinds
-from tests.hash_token import Hash
-from tests.lost_update import base, is_protected
-from tests.tens_token import Random64, Tens
+from tests.support.hash_token import Hash
+from tests.support.lost_update import base, is_protected
+from tests.support.tens_token import Random64, Tens
 
 UTC = datetime.UTC
 
@@ -767,18 +762,18 @@ def test_what_is_known_of_a_kind_is_in_its_class():
     }
     counted = [kind for kind in (Counter, RowVersion, Unique, Tens) if kind().counts]
     assert counted == [Counter, RowVersion]
-    assert kind_named("unique") is Unique
-    assert kind_named("tests.tens_token:Tens") is Tens
+    assert kind_of_option("unique") is Unique
+    assert kind_of_option("tests.support.tens_token:Tens") is Tens
     assert command("pages", None, Tens()) == (
-        "optilock migrate pages --url … --token tests.tens_token:Tens"
+        "optilock migrate pages --url … --token tests.support.tens_token:Tens"
     )
     assert command("pages", None, Random64()) is None
     for wrong, why in {
         "tens": "no kind of token: write counter, ",
-        "tests.tens_token:Twenties": "cannot be imported",
+        "tests.support.tens_token:Twenties": "cannot be imported",
         "no.such:Kind": "cannot be imported",
         "json:dumps": "no kind of token",
-        "tests.tens_token:Random64": r"Random64 has no first\(\)",
+        "tests.support.tens_token:Random64": r"Random64 has no first\(\)",
     }.items():
         with pytest.raises(ConfigurationError, match=why):
-            kind_named(wrong)
+            kind_of_option(wrong)

@@ -40,7 +40,7 @@ from optilock.errors import (
     ConfigurationError,
     PreconditionFailed,
 )
-from tests.ids import told
+from tests.support.ids import told
 
 UPDATE = "UPDATE t SET v = 2"
 

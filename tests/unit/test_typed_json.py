@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from optilock.columns.texts import read, written
-from tests.ids import told
+from optilock.columns.texts import dump_values, load_values
+from tests.support.ids import told
 
 
 class Colour(enum.Enum):
@@ -48,9 +48,9 @@ VALUES: list[Any] = [
 
 @pytest.mark.parametrize("value", VALUES, ids=told)
 def test_a_value_comes_back_as_it_was(value: Any) -> None:
-    text = written({"a": value, "": value})
+    text = dump_values({"a": value, "": value})
     assert text.isascii()
-    back = read(text, lambda name: Colour)
+    back = load_values(text, lambda name: Colour)
     assert back == {"a": value, "": value}
     assert type(back["a"]) is type(value)
 
@@ -62,4 +62,4 @@ class Text(str):
 @pytest.mark.parametrize("value", [object(), Text("a"), 1j, [object()], {"a": range(3)}], ids=told)
 def test_a_type_that_has_no_text_is_refused(value: Any) -> None:
     with pytest.raises(TypeError):
-        written({"a": value})
+        dump_values({"a": value})

@@ -52,27 +52,27 @@ from optilock.undocumented import check
 from optilock.undocumented.connections import (
     default_in_ddl,
     demand_rollback,
-    double_percents,
+    demands_rollback,
+    doubles_percents,
     has_begin_listeners,
     has_bind_expression,
-    is_over,
+    is_raised_while_connecting,
     json_writer,
     level_on_connect,
     reads_json_itself,
-    while_connecting,
 )
 from optilock.undocumented.flushes import (
-    before_planning,
     classes_to_flush,
-    deleted_since,
     expire_with_savepoint,
-    expired_with,
-    inserted_by,
     is_flushing,
-    last_deleted,
+    last_deleted_state,
     mark_deleted,
-    marked_deleted,
     nested_transaction,
+    run_before_planning,
+    states_deleted_since,
+    states_expired_with,
+    states_inserted_by,
+    states_marked_deleted,
     transaction_of,
     unmark_deleted,
 )
@@ -84,37 +84,37 @@ from optilock.undocumented.mappers import (
     expire_attribute,
     is_child,
     keep_with_mapping,
+    key_of_mapping,
     leave_out,
-    left_out,
-    mapped_by,
-    mapped_key,
+    mappers_in,
     mark_changed,
+    mark_unchanged,
     names_in_composite,
+    names_left_out,
     registries,
-    take_as_stored,
 )
 from optilock.undocumented.statements import (
+    add_shared_lock,
     cache_key_of,
     criteria_of,
-    given_by,
     is_of_the_orm,
     is_ordered,
     is_server_side,
-    lazily_loaded_by,
     loader_options_of,
     locks_rows,
+    may_repeat_objects,
+    names_given_by,
     names_set_by,
     next_run,
     prefixes_of,
-    refreshed_by,
-    repeats,
-    resolved,
+    resolve_lambda,
     returns_values,
     run_of,
+    state_lazily_loaded_by,
+    state_refreshed_by,
     subject_of,
     upsert_of,
     values_of,
-    with_shared_lock,
 )
 
 
@@ -191,10 +191,10 @@ def test_an_error_of_a_pool_that_was_making_a_connection_is_known():
 
     with pytest.raises(OSError) as of_a_pool:  # noqa: PT011
         create_engine("sqlite://", creator=refuse).connect()
-    assert while_connecting(of_a_pool.value)
+    assert is_raised_while_connecting(of_a_pool.value)
     with pytest.raises(OSError) as of_another:  # noqa: PT011
         refuse()
-    assert not while_connecting(of_another.value)
+    assert not is_raised_while_connecting(of_another.value)
 
 
 def test_an_update_by_key_compares_an_attribute_and_leaves_it():
@@ -230,10 +230,10 @@ def test_a_savepoint_that_is_undone_expires_what_a_flush_has_looked_at(session):
     page.views = 7
     session.flush()
     savepoint = session.begin_nested()
-    assert inspect(page) not in expired_with(savepoint)
+    assert inspect(page) not in states_expired_with(savepoint)
     page.views = 7
     session.flush()
-    assert inspect(page) in expired_with(savepoint)
+    assert inspect(page) in states_expired_with(savepoint)
     savepoint.rollback()
     assert "views" not in page.__dict__
 
@@ -271,7 +271,7 @@ def test_a_change_can_be_told_without_events(session):
 def test_an_object_can_be_taken_as_stored_or_read_again(session):
     page = session.get_one(Page, 1)
     page.title = "Start"
-    take_as_stored(instance_state(page))
+    mark_unchanged(instance_state(page))
     assert page not in session.dirty
     expire_attribute(instance_state(page), "title")
     assert page.title == "Home"
@@ -296,9 +296,9 @@ def test_a_child_tells_whether_it_has_a_parent(session):
 
 def test_a_connection_can_be_made_to_demand_a_rollback(session):
     connection = session.connection()
-    assert not is_over(connection)
+    assert not demands_rollback(connection)
     demand_rollback(connection)
-    assert is_over(connection)
+    assert demands_rollback(connection)
     for act in (lambda: session.execute(select(Page)), session.commit):
         with pytest.raises(PendingRollbackError):
             act()
@@ -308,9 +308,9 @@ def test_a_connection_can_be_made_to_demand_a_rollback(session):
 
 def test_a_session_tells_what_it_deletes_and_whether_it_flushes(session):
     page = session.get_one(Page, 1)
-    assert not marked_deleted(session)
+    assert not states_marked_deleted(session)
     session.delete(page)
-    assert instance_state(page) in marked_deleted(session)
+    assert instance_state(page) in states_marked_deleted(session)
     assert is_flushing(session) is False
     unmark_deleted(session, instance_state(page))
     assert page not in session.deleted
@@ -335,7 +335,7 @@ def test_a_step_comes_after_all_listeners_and_before_a_transaction_of_the_flush(
             raise LookupError
         other.title = "by the step"
 
-    event.listen(session, "before_flush", lambda *args: before_planning(*args, step))
+    event.listen(session, "before_flush", lambda *args: run_before_planning(*args, step))
     if found == "new":
         session.add(Book(id=1))
     elif found == "changed":
@@ -411,19 +411,19 @@ def test_the_classes_of_what_a_flush_writes_are_known(session):
 
 def test_what_was_added_to_the_deleted_is_known(session):
     page = session.get_one(Page, 1)
-    assert last_deleted(session) is None
-    assert list(deleted_since(session, None)) == []
+    assert last_deleted_state(session) is None
+    assert list(states_deleted_since(session, None)) == []
     session.delete(page)
     state = instance_state(page)
-    assert last_deleted(session) is state
-    assert list(deleted_since(session, None)) == [state]
-    assert list(deleted_since(session, state)) == []
+    assert last_deleted_state(session) is state
+    assert list(states_deleted_since(session, None)) == [state]
+    assert list(states_deleted_since(session, state)) == []
     session.flush()
-    assert list(deleted_since(session, state)) == []
+    assert list(states_deleted_since(session, state)) == []
 
 
 def test_what_the_transaction_has_inserted_is_known(session):
-    assert list(inserted_by(session)) == []
+    assert list(states_inserted_by(session)) == []
     states = []
     for number in (2, 3):
         page = Page(id=number, title="New")
@@ -431,9 +431,9 @@ def test_what_the_transaction_has_inserted_is_known(session):
         session.flush()
         states.append(instance_state(page))
         session.begin_nested()
-    assert set(inserted_by(session)) == set(states)
+    assert set(states_inserted_by(session)) == set(states)
     session.rollback()
-    assert list(inserted_by(session)) == []
+    assert list(states_inserted_by(session)) == []
 
 
 def test_a_query_tells_what_it_leaves_out_and_its_number(session):
@@ -442,7 +442,7 @@ def test_a_query_tells_what_it_leaves_out_and_its_number(session):
 
     @event.listens_for(Page, "refresh", raw=True)
     def refresh(state, query, names):
-        told.append((left_out(state, query), run_of(query)))
+        told.append((names_left_out(state, query), run_of(query)))
         assert run_of(query) == run_of(state)
 
     before = next_run()
@@ -459,7 +459,7 @@ def test_a_locking_query_says_so_and_a_lock_can_be_added(session):
     assert [locks_rows(one) for one in (plain, locking)] == [False, True]
     of_statement = select(Page).from_statement(plain)
     for one in (plain, of_statement):
-        made = with_shared_lock(one)
+        made = add_shared_lock(one)
         assert locks_rows(made)
         assert not locks_rows(one)
         assert str(made.compile(dialect=postgresql.dialect())).endswith("FOR SHARE")
@@ -472,7 +472,7 @@ def test_a_query_tells_which_object_it_refreshes(session):
 
     @event.listens_for(session, "do_orm_execute")
     def execute(state):
-        asked.append(refreshed_by(state.local_execution_options))
+        asked.append(state_refreshed_by(state.local_execution_options))
 
     session.expire(page, ["title"])
     assert page.title == "Home"
@@ -488,7 +488,7 @@ def test_a_query_tells_for_which_object_it_reads_a_relationship(session):
 
     @event.listens_for(session, "do_orm_execute")
     def execute(state):
-        asked.append(lazily_loaded_by(state.local_execution_options))
+        asked.append(state_lazily_loaded_by(state.local_execution_options))
 
     assert book.id == 1
     assert len(book.notes) == 1
@@ -497,7 +497,7 @@ def test_a_query_tells_for_which_object_it_reads_a_relationship(session):
 
 def test_mappers_are_found_and_loaded_as_they_should_be(session):
     assert Base.registry in list(registries())
-    assert not mapped_key(Page.__mapper__)
+    assert not key_of_mapping(Page.__mapper__)
     always_load(Page.__mapper__, {Page.__table__.c.id, Page.__table__.c.views})
     for option in (load_only(Page.title), defer("*")):
         assert "views" in session.scalars(select(Page).options(option)).one().__dict__
@@ -522,7 +522,7 @@ def test_a_class_whose_mapping_was_refused_stands_in_nobodys_way():
     assert refused.tb is not None  # and with it the class stays
     with pytest.raises(UnmappedClassError):
         Base.registry.mappers  # noqa: B018
-    assert list(mapped_by(Base.registry)) == [inspect(Good)]
+    assert list(mappers_in(Base.registry)) == [inspect(Good)]
 
 
 def test_an_update_tells_what_it_sets_and_where():
@@ -575,21 +575,21 @@ def test_inserts_and_lambdas_tell_what_they_are():
     assert upsert_of(sqlite.insert(Page).on_conflict_do_nothing()) is not None
     assert returns_values(update(Page).returning(Page.id))
     assert not returns_values(update(Page))
-    assert isinstance(resolved(lambda_stmt(lambda: update(Page))), type(update(Page)))
+    assert isinstance(resolve_lambda(lambda_stmt(lambda: update(Page))), type(update(Page)))
 
 
 def test_a_result_tells_whether_an_object_may_be_in_several_rows(session):
-    assert not repeats(session.execute(select(Book)))
+    assert not may_repeat_objects(session.execute(select(Book)))
     joined = session.execute(select(Book).options(joinedload(Book.notes)))
-    assert repeats(joined)
+    assert may_repeat_objects(joined)
     joined.close()
     cached = session.execute(select(Book)).freeze()
-    assert repeats(cached())
+    assert may_repeat_objects(cached())
 
 
 def test_a_dialect_tells_whether_it_doubles_signs_and_a_type_whether_it_adds_sql():
-    assert double_percents(postgresql.psycopg.dialect())
-    assert not double_percents(sqlite.dialect())
+    assert doubles_percents(postgresql.psycopg.dialect())
+    assert not doubles_percents(sqlite.dialect())
     assert has_bind_expression(Hashed())
     assert not has_bind_expression(LargeBinary())
 
@@ -602,7 +602,7 @@ def test_a_default_is_told_as_a_table_is_made_with_it(dialect):
 
 
 def test_what_an_insert_gives_new_rows_is_known():
-    given = given_by
+    given = names_given_by
     assert given(insert(Page)) == set()
     assert given(insert(Page).values(id=1, title="a")) == {"id", "title"}
     assert given(insert(Page).values([{"id": 1}, {Page.id: 2, Page.views: 1}])) == {"id", "views"}
@@ -676,9 +676,9 @@ def test_who_fetches_rows_a_few_at_a_time_is_known(streams):
 
 def test_the_installed_release_has_all_names_and_flushes_as_a_known_one():
     """C2: where this fails with a new release, ``undocumented/check.py`` says what to do."""
-    assert check.missing() == []
-    assert check.missing(check.OF_OWN_FLUSH) == []
-    assert check.other_functions() == []
+    assert check.missing_names() == []
+    assert check.missing_names(check.OF_OWN_FLUSH) == []
+    assert check.unknown_functions() == []
 
 
 @pytest.mark.parametrize("table", [check.NEEDED, check.OF_OWN_FLUSH])
@@ -687,10 +687,10 @@ def test_a_name_that_is_gone_is_found_wherever_it_was(table):
     for owner, names in table.items():
         for name in names.split():
             gone = "|".join(f"{one}_gone" for one in name.split("|"))
-            assert check.missing({owner: gone}) == [gone]
+            assert check.missing_names({owner: gone}) == [gone]
         module, _, rest = owner.partition(":")
         away = "|".join(f"{one}_gone" for one in rest.split("|"))
-        assert check.missing({f"{module}:{away}": names}) == names.split()
+        assert check.missing_names({f"{module}:{away}": names}) == names.split()
 
 
 def test_a_function_is_known_by_what_it_does():
@@ -730,7 +730,7 @@ def test_a_function_that_another_library_covers_is_not_known(monkeypatch):
         return original(self, *args)
 
     monkeypatch.setattr(Session, "_flush", covered)
-    assert check.other_functions() == ["sqlalchemy.orm:Session._flush"]
+    assert check.unknown_functions() == ["sqlalchemy.orm:Session._flush"]
 
 
 def test_every_private_name_that_is_used_is_asked_for():

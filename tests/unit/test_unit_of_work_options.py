@@ -11,10 +11,12 @@ from sqlalchemy import create_engine
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_async_engine
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
+import optilock
+import optilock.unit
 from optilock.errors import ConfigurationError
 from optilock.unit.async_unit import AsyncUnitOfWork
 from optilock.unit.isolation import Isolation
-from optilock.unit.unit_of_work import UnitOfWork, repeatable_read, serializable, unit_of_work
+from optilock.unit.units import UnitOfWork, repeatable_read, serializable, unit_of_work
 
 ENGINE = create_engine("sqlite://")
 SESSIONS = sessionmaker(ENGINE)
@@ -130,10 +132,40 @@ def test_sync_units_need_no_greenlet():
     program = (
         "import sys; sys.modules['greenlet'] = None\n"
         "from sqlalchemy import create_engine\n"
-        "from optilock.unit.unit_of_work import UnitOfWork\n"
+        "from optilock.unit.units import UnitOfWork\n"
         "with UnitOfWork(create_engine('sqlite://')) as session: session.connection()\n"
     )
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_tenacity_is_loaded_after_the_first_failed_attempt():
+    program = (
+        "import sys\n"
+        "from sqlalchemy import create_engine\n"
+        "from optilock.unit import retry, unit_of_work\n"
+        "@unit_of_work(create_engine('sqlite://'))\n"
+        "def work(session): session.connection()\n"
+        "work()\n"
+        "print('tenacity' in sys.modules)\n"
+        "calls = []\n"
+        "@retry(on=ValueError, wait_initial=0)\n"
+        "def fails_once():\n"
+        "    calls.append(1)\n"
+        "    if len(calls) == 1: raise ValueError\n"
+        "fails_once()\n"
+        "print('tenacity' in sys.modules)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], check=True, capture_output=True, text=True
+    )
+    assert done.stdout.split() == ["False", "True"]
+
+
+def test_the_package_of_units_has_their_public_names():
+    names = {name: getattr(optilock.unit, name) for name in optilock.unit.__all__}
+    at_the_top = names.keys() & set(optilock.__all__)
+    assert all(names[name] is getattr(optilock, name) for name in at_the_top)
+    assert {"AsyncUnitOfWork", "retry", "unit_of_work"} <= at_the_top
 
 
 @pytest.mark.parametrize("name", ["self", "cls"])

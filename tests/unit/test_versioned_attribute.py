@@ -27,8 +27,9 @@ from sqlalchemy.orm.attributes import (
 from sqlalchemy.orm.exc import StaleDataError
 from sqlalchemy.pool import StaticPool
 
-from optilock import ConcurrencyError, ConfigurationError, Unique, Versioned, watch
-from optilock.watched.session.watched import is_watched
+from optilock import ConcurrencyError, ConfigurationError, Versioned, watch
+from optilock.tokens import Unique
+from optilock.watched.session.record import is_watched
 
 
 class Base(DeclarativeBase):

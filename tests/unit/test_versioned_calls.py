@@ -27,21 +27,20 @@ from optilock import (
     ConfigurationError,
     UnitOfWork,
     Versioned,
-    add_delta,
     apply,
     bulk_delete,
     bulk_update,
     events,
     merge_fields,
-    per_field,
     repeatable_read,
     serializable,
     unit_of_work,
     watch,
 )
 from optilock.check import check
+from optilock.resolvers import add_delta, per_field
 from optilock.rollout import roll_out
-from tests.ids import told
+from tests.support.ids import told
 
 
 class Base(DeclarativeBase):

@@ -17,10 +17,11 @@ from sqlalchemy.orm import (
     relationship,
 )
 
-from optilock import ConfigurationError, Counter, Resolution, Unique, Versioned, per_field
-from optilock.tokens import Token
-from tests.ids import told
-from tests.lost_update import base
+from optilock import ConfigurationError, Versioned
+from optilock.resolvers import Resolution, per_field
+from optilock.tokens import Counter, Token, Unique
+from tests.support.ids import told
+from tests.support.lost_update import base
 
 Key = Annotated[int, mapped_column(primary_key=True)]
 

@@ -37,9 +37,10 @@ from sqlalchemy.orm.exc import StaleDataError
 from sqlalchemy.pool import StaticPool
 from sqlmodel import Field, SQLModel
 
-from optilock import ConfigurationError, Counter, Unique, Versioned
+from optilock import ConfigurationError, Versioned
 from optilock.mapped import facts
-from tests.lost_update import base, is_protected
+from optilock.tokens import Counter, Unique
+from tests.support.lost_update import base, is_protected
 
 Key = Annotated[int, mapped_column(primary_key=True)]
 Revision = Annotated[int, mapped_column(Integer, nullable=False)]

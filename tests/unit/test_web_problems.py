@@ -17,26 +17,24 @@ from sqlalchemy.exc import IntegrityError, OperationalError
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, configure_mappers, mapped_column
 from sqlalchemy.orm.exc import StaleDataError
 
-from optilock import (
+from optilock import ConcurrencyError, ConfigurationError, PreconditionFailed, Versioned, entities
+from optilock.errors import (
     AlreadyExists,
     BadEntity,
     BadPrecondition,
     BatchFailed,
     CannotMerge,
     CommitOutcomeUnknown,
-    ConcurrencyError,
+    Computed,
     ConditionNotCompared,
-    ConfigurationError,
+    Entry,
     LinkGone,
     NotFound,
     NotWritten,
-    PreconditionFailed,
+    OptilockError,
     PreconditionRequired,
     UnguardedStatement,
-    Versioned,
-    entities,
 )
-from optilock.errors import Computed, Entry, OptilockError
 from optilock.leases import LeaseHeld, LeaseLost
 from optilock.preconditions.entity_tags import PLAIN
 from optilock.queue.errors import (
@@ -54,8 +52,8 @@ from optilock.shares import (
     ReadOnlyName,
     SharingViolation,
 )
-from optilock.web.conditions import Conditions
-from optilock.web.problems import Problem, ProblemDocument, answers, problem_of
+from optilock.web.conditions import Conditions, ProblemDocument, openapi_responses
+from optilock.web.problems import Problem, problem_of
 
 
 class Base(DeclarativeBase):
@@ -373,5 +371,5 @@ def test_what_openapi_says_of_a_document_has_every_member_that_one_can_have() ->
     unknown = BatchFailed(3, BadEntity("Page has colour", ["colour"]))
     found = [problem_of(error) for error in (unknown, PreconditionFailed([entry()]))]
     members = {name for problem in found if problem is not None for name in problem.body}
-    (media,) = answers("PUT", 200)[412]["content"].values()
+    (media,) = openapi_responses("PUT", 200)[412]["content"].values()
     assert set(media["schema"]["properties"]) == members == set(ProblemDocument.__annotations__)

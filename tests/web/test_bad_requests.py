@@ -17,7 +17,7 @@ from optilock import etag_of
 from optilock.preconditions.entity_tags import PLAIN, ETags
 from tests.applications import on_fastapi, on_flask, on_litestar, on_starlette, pages
 from tests.applications.pages import Base, Note, Page
-from tests.serving import Answer, asgi, ask, wsgi
+from tests.support.serving import Answer, asgi, ask, wsgi
 
 FRAMEWORKS = ("fastapi", "flask", "litestar", "starlette")
 

@@ -12,14 +12,15 @@ from sqlalchemy import Engine, create_engine, select
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
-from optilock import CommitOutcomeUnknown, ConfigurationError, entities, etag_of, expect, watch
+from optilock import ConfigurationError, entities, etag_of, expect, watch
+from optilock.errors import CommitOutcomeUnknown
 from optilock.preconditions.entity_tags import ETags
 from optilock.web.conditions import Conditions as Asked
 from optilock.web.conditions import Policy
 from optilock.web.fastapi import ConditionalRoute, Conditions, conditions, install, unit
 from tests.applications import on_fastapi, pages
 from tests.applications.pages import Base, Page
-from tests.serving import asgi, ask
+from tests.support.serving import asgi, ask
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ from optilock import verify
 from optilock.errors import NotFound
 from optilock.web.fastapi import Conditions, install, not_modified, responses, unit
 from tests.applications.pages import Base, Page
-from tests.serving import Answer, asgi, ask
+from tests.support.serving import Answer, asgi, ask
 
 CLIENTS = 8
 

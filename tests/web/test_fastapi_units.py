@@ -13,7 +13,8 @@ from fastapi import FastAPI, HTTPException
 from sqlalchemy import Engine, create_engine, event
 from sqlalchemy.orm import Session, sessionmaker
 
-from optilock import ConcurrencyError, Isolation, Part, UnitOfWork, client_wins
+from optilock import ConcurrencyError, Isolation, UnitOfWork, client_wins
+from optilock.unit import Part
 from optilock.web.fastapi import install, unit
 from tests.applications import pages
 from tests.applications.pages import Base, Page

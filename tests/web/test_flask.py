@@ -11,9 +11,10 @@ from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
-from optilock import ConfigurationError, Unique, Versioned, apply, etag_of, watch
+from optilock import ConfigurationError, Versioned, apply, etag_of, watch
 from optilock.errors import NotFound
 from optilock.preconditions.entity_tags import ETags
+from optilock.tokens import Unique
 from optilock.web.conditions import Policy
 from optilock.web.flask import Optilock
 

@@ -48,7 +48,7 @@ from optilock.web import fastapi as on_fastapi
 from optilock.web import litestar as on_litestar
 from optilock.web.flask import Optilock
 from optilock.web.starlette import ConditionalRequests, conditions_of, exception_handlers
-from tests.serving import Answer, asgi, ask, wsgi
+from tests.support.serving import Answer, asgi, ask, wsgi
 
 
 class Base(DeclarativeBase):

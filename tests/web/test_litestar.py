@@ -23,7 +23,7 @@ from optilock.web.conditions import Policy
 from optilock.web.litestar import Conditions, OptilockPlugin, conditions, unit
 from tests.applications import on_litestar, pages
 from tests.applications.pages import Base, Page
-from tests.serving import asgi, ask
+from tests.support.serving import asgi, ask
 
 
 @pytest.fixture

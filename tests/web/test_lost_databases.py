@@ -27,7 +27,7 @@ from optilock.web.fastapi import install
 from optilock.web.litestar import OptilockPlugin
 from optilock.web.problems import problem_of
 from optilock.web.starlette import exception_handlers
-from tests.serving import asgi, ask
+from tests.support.serving import asgi, ask
 
 Work = Callable[[], Any]
 

@@ -18,7 +18,7 @@ from optilock.web.conditions import STRICT, Policy
 from optilock.web.fastapi import Conditions, install, unit
 from optilock.web.flask import Optilock
 from tests.applications.pages import Base, Page, fill, stored
-from tests.serving import asgi, ask, wsgi
+from tests.support.serving import asgi, ask, wsgi
 
 SECRETS = ["s" * 32]
 KEY = '"8e03978e-40d5-43e6"'

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from optilock import NotFound
+from optilock.errors import NotFound
 from optilock.web.problems import problem_of
 from optilock.web.starlette import ProblemResponse, not_modified
 

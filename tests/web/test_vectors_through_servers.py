@@ -16,10 +16,10 @@ from sqlalchemy import Engine, create_engine
 from sqlalchemy.orm import Session, sessionmaker
 
 from optilock import etag_of
-from optilock.conditions.fields import date
+from optilock.conditions.request import date
 from tests.applications import on_fastapi, on_flask, pages
 from tests.applications.pages import Base, Page
-from tests.serving import asgi, ask, wsgi
+from tests.support.serving import asgi, ask, wsgi
 
 TABLE = Path(__file__).parents[1] / "vectors" / "http_preconditions.json"
 VECTORS = [pytest.param(one, id=one["id"]) for one in json.loads(TABLE.read_text())["vectors"]]

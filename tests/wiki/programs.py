@@ -17,7 +17,7 @@ from pathlib import Path
 
 import httpx2
 
-from tests.needed import needed
+from tests.support.needed import needed
 from tests.wiki.browsing import Visitor
 
 __all__ = ["ROOT", "program", "visitor", "wiki_at"]
@@ -35,7 +35,11 @@ def program(name: str) -> str:
 def wiki_at(*options: str, folder: Path) -> Iterator[str]:
     """``optilock wiki`` on a free port: its address. It ends as by Ctrl-C, in good order."""
     command = [sys.executable, "-m", "optilock.cli", "wiki", "--port", "0", *options]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(folder)}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "apps")]),
+        "TMPDIR": str(folder),
+    }
     with subprocess.Popen(
         command, cwd=folder, env=environment, stdout=subprocess.PIPE, text=True
     ) as process:

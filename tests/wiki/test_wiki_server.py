@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from optilock_apps.servers import free_port
 
-from tests import in_process
+from tests.support import in_process
 from tests.wiki.programs import ROOT, program, visitor, wiki_at
 from tests.wiki.wikis import both
 

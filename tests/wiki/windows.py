@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from tests.needed import needed
+from tests.support.needed import needed
 from tests.wiki.programs import program
 
 __all__ = [

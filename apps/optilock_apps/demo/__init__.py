@@ -14,7 +14,7 @@ From Python::
 
     outcomes = run(Options(editors=4, edits=25))
 
-Which file is about what:
+The files:
 
 ============  ==========================================================================
 edits         what one edit changes, the plan of all, which are lost; pages and tables

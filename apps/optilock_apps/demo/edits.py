@@ -9,17 +9,16 @@ An edit leaves its mark in the text, adds its tag and counts one view::
 >>> compare({"with": "text"}, [Stored("with", "text", views=0, tags=[])], [edit]).lost
 1
 
-It adds a line at the end of one paragraph. Two edits in different paragraphs can be merged; two in
-the same paragraph add different lines at the same place, and nobody but the authors can say which
-comes first. The marks are how a lost edit is found afterwards: each is unique, and none is a part
-of another.
+It adds a line at the end of one paragraph. Two edits in different paragraphs can be merged. Two in
+the same paragraph add different lines at the same place, and only their authors know which comes
+first. The marks show a lost edit afterwards: each is unique, and none is a part of another.
 
 An edit is lost when its mark is not in the text, or its tag not among the tags. A counter has no
 marks: when fewer views are stored than edits were committed, that many edits are lost at least.
 The larger of the two numbers counts, page by page.
 
-The opposite is looked for as well: an edit that is stored twice, or stored although its editor
-was told that it failed, and text of the original page that disappeared.
+The opposite is searched too: an edit that is stored twice, or stored after it failed for its
+editor, and text of the original page that disappeared.
 """
 
 from __future__ import annotations
@@ -63,7 +62,7 @@ class Editable(Protocol):
 
 @dataclass(frozen=True)
 class Edit:
-    """What an editor will do, decided before anybody starts: every strategy gets the same."""
+    """The plan of one edit, made before any editor starts: every strategy gets the same."""
 
     editor: int
     number: int
@@ -124,7 +123,7 @@ _LINE_OF_AN_EDIT = re.compile(r"\n\[edit \d+-\d+\][^\n]*")
 
 @dataclass(frozen=True)
 class Stored:
-    """A page as it is in the database after everybody has finished."""
+    """A page as it is in the database after all editors have finished."""
 
     name: str
     body: str
@@ -191,7 +190,7 @@ CREDIT = (
     " (c) Python Software Foundation, PSF License Version 2."
 )
 
-#: Pages of a few thousand characters, which everybody has an opinion on, come first.
+#: Well-known pages of a few thousand characters come first.
 _FAVOURITES = ("with", "try", "class", "function", "import", "naming", "strings", "for")
 
 #: How many pages there are (they differ a little between Python versions).
@@ -226,7 +225,7 @@ class Page(Base):
 
 
 class PlainWikiPage(Page):
-    """A page without a version: what is written last stays."""
+    """A page without a version: the last write stays."""
 
     __tablename__ = "optilock_demo_plain_pages"
     __table_args__ = _CHARSET
@@ -240,7 +239,7 @@ class WikiPage(Versioned, Page):
 
 
 class LeasedWikiPage(Leasable, Versioned, Page):
-    """And one that an editor can have for himself for a while."""
+    """The same page with a lease, which one editor can hold for a while."""
 
     __tablename__ = "optilock_demo_leased_pages"
     __table_args__ = _CHARSET
@@ -248,7 +247,7 @@ class LeasedWikiPage(Leasable, Versioned, Page):
 
 _BACKENDS = ("postgresql", "sqlite", "mysql", "mariadb")
 _EXAMPLES = "postgresql+psycopg://user@host/name, mysql+pymysql://user@host/name, sqlite:///file"
-#: Seconds. Longer than the whole demo takes: nobody gives up because others were quicker.
+#: Seconds. Longer than the whole demo takes, so that no editor gives up on a lock.
 _WAIT_FOR_LOCK = 60
 
 

@@ -1,4 +1,4 @@
-"""What the user sees: a bar while the editors work, then the table, the verdict and the story.
+"""The output of the demo: a bar while the editors work, then table, verdict and story.
 
 The verdict is the exit code of ``optilock demo``: last writer wins must have lost edits (else the
 editors never met, and the other rows prove nothing), and every other strategy must have committed
@@ -24,7 +24,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from optilock import Entry, Resolution
+from optilock import Entry
+from optilock.resolvers import Resolution
 from optilock_apps.demo.edits import CREDIT, hot_pages
 from optilock_apps.demo.run import Options, Outcome, percentile
 from optilock_apps.demo.strategies import LAST_WRITER_WINS, MERGE
@@ -58,7 +59,7 @@ def verdict(outcomes: Sequence[Outcome]) -> str:
 
 
 def complaints(outcomes: Sequence[Outcome]) -> list[str]:
-    """What is not as it must be, one sentence each; empty when all is well."""
+    """Return a sentence for each wrong result; empty if all is well."""
     return [text for outcome in outcomes for text in _complaints(outcome)]
 
 
@@ -149,7 +150,7 @@ def progress_bar(strategies: int, edits: int) -> Iterator[Callable[[str, int], N
 
 
 def show(options: Options, outcomes: Sequence[Outcome], console: Console) -> None:
-    """What was run, the table, what its words mean, and one conflict."""
+    """Print the options, the table, its legend, and one conflict."""
     console.print(_heading(options), highlight=False)
     console.print()
     console.print(table(outcomes))
@@ -299,7 +300,7 @@ def _plus(added: Sequence[str]) -> str:
 
 
 def _author(lines: Sequence[str]) -> str:
-    """Who wrote the lines, by their marks."""
+    """Return the authors of the lines, by their marks."""
     numbers = sorted({found[1] for line in lines if (found := _MARK.search(line))})
     if not numbers:
         return "an editor"

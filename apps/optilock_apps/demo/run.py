@@ -1,4 +1,4 @@
-"""All editors under all strategies, each on fresh tables, and what came of every one.
+"""A run of all editors under all strategies, each on fresh tables, with its outcome.
 
 ::
 
@@ -53,7 +53,7 @@ Progress = Callable[[str, int], None]
 
 @dataclass(frozen=True)
 class Options:
-    """What the user may choose; checked when it is made."""
+    """The options of the user, checked when they are made."""
 
     editors: int = 4
     #: Per editor.
@@ -113,7 +113,7 @@ def _one(
 
 @contextmanager
 def _tables_of(url: str) -> Iterator[Engine]:
-    """The engine of the parent; whatever happens, the demo's tables are gone afterwards."""
+    """Make the engine of the parent; the demo's tables are dropped afterwards in every case."""
     engine = open_engine(url)
     _refuse_without_tables(engine)
     try:
@@ -178,7 +178,7 @@ class Outcome:
 def outcome_of(
     name: str, *, asked: int, reports: Sequence[Report], losses: Losses, seconds: float
 ) -> Outcome:
-    """Add up what the editors report."""
+    """Add up the reports of the editors."""
     latencies = sorted(1000 * each for report in reports for each in report.latencies)
     tallies = [report.tally for report in reports]
     return Outcome(
@@ -247,7 +247,7 @@ class Failed:
 
 
 class Tally:
-    """A listener that counts, and keeps the conflict that is best to tell."""
+    """A listener that counts, and keeps the conflict with the best story."""
 
     def __init__(self) -> None:
         self.conflicts = 0

@@ -4,11 +4,11 @@
 last writer wins                  plain SQLAlchemy, no version
 optimistic, retry                 ``Versioned``; a conflict runs the unit again
 optimistic, merge                 ``Versioned``; a conflict is merged in the same transaction,
-                                  and only what cannot be merged runs again
-lease                             the editor has the page for himself, in no transaction while he
-                                  thinks; whoever finds it leased asks again
-pessimistic                       ``lock(page)`` before anybody thinks; SQLite has no row locks:
-                                  there it locks the file
+                                  and only an edit that cannot be merged runs again
+lease                             the editor holds a lease on the page, and no transaction while
+                                  it pauses; an editor that finds it leased asks again
+pessimistic                       ``lock(page)`` before the pause; SQLite has no row locks: there
+                                  it locks the file
 serializable, retry               no version and no lock of ours: the database refuses
 ================================  ==========================================================
 
@@ -28,12 +28,13 @@ from sqlalchemy.orm import Session, sessionmaker
 import optilock
 from optilock import leases
 from optilock.leases import LeaseHeld
+from optilock.resolvers import add_delta, merge_set, merge_text, per_field
 from optilock_apps.demo.edits import Edit, LeasedWikiPage, Page, PlainWikiPage, WikiPage, apply
 
 Sessions = sessionmaker[Session]
 Write = Callable[[Edit], None]
 
-#: So many that nobody gives up: the demo shows what strategies cost, not how they fail.
+#: So many that no editor gives up: the demo shows the cost of strategies, not their failures.
 _ATTEMPTS = 1000
 
 #: Seconds, in which an editor has read, thought and written, also on a machine that is busy.
@@ -44,9 +45,7 @@ _UNTIL_FREE = optilock.retrying(
     wait_max=0.1,
 )
 
-MERGE = optilock.per_field(
-    body=optilock.merge_text, views=optilock.add_delta, tags=optilock.merge_set
-)
+MERGE = per_field(body=merge_text, views=add_delta, tags=merge_set)
 
 
 @dataclass(frozen=True)

@@ -1,14 +1,14 @@
 """``optilock wiki``: a wiki that never loses an edit, and an example of a web application.
 
-Several people open the same page and save it. Who opens it second is told that somebody edits it,
-and can edit it anyway. Nobody overwrites what he has not seen: each edit form carries the ETag of
-the page and the text that was edited, and the UPDATE has the version in its WHERE. Who saves second
-gets his text back, merged with the stored one where that can be::
+Several people open the same page and save it. The second one sees that the page is being edited,
+and can edit it anyway. No user overwrites a text that they have not seen: each edit form carries
+the page's ETag and the text that was edited, and the UPDATE has the version in its WHERE. The
+second save gets its text back, merged with the stored one if possible::
 
     optilock wiki
     optilock wiki --database wiki.db --port 8080
 
-From Python, with a database and a server of one's own::
+From Python, with your own database and server::
 
     from optilock_apps.wiki.app import wiki
     from optilock_apps.wiki.pages import prepare
@@ -16,16 +16,16 @@ From Python, with a database and a server of one's own::
     prepare(engine)
     app = wiki(engine, secret=os.environ["WIKI_SECRET"])
 
-Which file is about what:
+The files:
 
 ============  ==========================================================================
 pages         the table of the pages, and the pages of a new wiki
-texts         what can be the name or the text of a page
-forms         what a browser has sent in a form
+texts         names and texts that a page can have
+forms         the fields of a form, as a browser has sent them
 seals         the text that was edited, signed together with its tag
 conflict      one conflict: base, yours, theirs, the merge, and the changed words (values only)
 editing       the lease of an editor, and the requests of its script
-dependencies  what views ask of a request besides its form
+dependencies  the needs of views besides the form
 html          a template as an answer
 views         the pages for people: read, edit, save, delete
 api           the pages for programs, in JSON
@@ -36,6 +36,6 @@ templates     the HTML, for Jinja2
 static        the one stylesheet, and the one script
 ============  ==========================================================================
 
-Without JavaScript nobody loses an edit either: a lease then ends after a while, and who waits looks
-again by himself. Nothing comes from another server.
+Without JavaScript no edit is lost either: a lease then ends after a while, and waiting users reload
+the page themselves. Nothing is loaded from another server.
 """

@@ -21,7 +21,8 @@ from pydantic import BaseModel, ConfigDict
 from sqlalchemy import select
 from sqlalchemy.orm import load_only
 
-from optilock import NotFound, entities
+from optilock import entities
+from optilock.errors import NotFound
 from optilock.web.fastapi import ConditionalRoute, Conditions, not_modified, responses
 from optilock_apps.wiki.dependencies import Db, Name
 from optilock_apps.wiki.pages import Page

@@ -54,8 +54,8 @@ def wiki(
         secret: of 16 characters or more. It signs the texts in the forms, and is the same in all
             processes of one wiki. Without one, a new one is made: forms from before a restart then
             open no merge.
-        lease_seconds: how long somebody counts as editing a page who says no more, because his
-            window is gone or runs no scripts: 1 to 3600.
+        lease_seconds: how long a user counts as editing a page without a further sign, because
+            the window is closed or runs no scripts: 1 to 3600.
         hosts: the names that it answers for, beside those of this machine; ``None``: all. A server
             that listens on this machine alone needs it: :mod:`optilock_apps.wiki.protection` says
             why.

@@ -64,8 +64,8 @@ def wiki(
     """Run a wiki that never loses an edit.
 
     Without a database its pages are in a temporary file, which is gone when the wiki ends (Ctrl-C).
-    Its one table is named optilock_wiki_pages. Nobody has to log in: whoever reaches the port can
-    write.
+    Its one table is named optilock_wiki_pages. There is no login: every client that reaches the
+    port can write.
     """
     # With the extra "wiki".
     import uvicorn

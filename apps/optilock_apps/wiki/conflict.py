@@ -1,4 +1,4 @@
-"""One conflict as a value: who began from what, and what can be made of it.
+"""One conflict as a value: the texts of both users, their common base, and the merge.
 
 >>> from optilock_apps.wiki.conflict import Conflict
 >>> conflict = Conflict(base="hot, sweet", yours="hot, very sweet", theirs="warm, sweet")
@@ -6,11 +6,11 @@
 'warm, very sweet'
 
 Where words clash, the text for the box has both sides of that place between marks, and all other
-edits of both (:mod:`optilock.resolvers.open_text`): whoever saves it drops nothing unseen.
+edits of both (:mod:`optilock.resolvers.open_text`): saving it drops nothing unseen.
 
-``base`` is the text that both began from. Where nobody can say what that was (the page was made
-anew, or the form does not prove it), nothing is merged: yours is compared with theirs, and each
-line that differs is such a place.
+``base`` is the text that both began from. If it is unknown (the page was created again, or the form
+does not prove it), nothing is merged: yours is compared with theirs, and each line that differs is
+such a place.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from typing import Literal, NamedTuple
 from optilock.errors import CannotMerge
 from optilock.resolvers.diff3 import Effort, TooMuchWork, chunks, common_ends
 from optilock.resolvers.merge import LINES, WORDS, merge_text
-from optilock.resolvers.open_text import Place, merge_open, places_in
+from optilock.resolvers.open_text import Place, merge_with_marks, places_in
 
 __all__ = ["Conflict", "Mark", "marks"]
 
 
 @dataclass(frozen=True)
 class Conflict:
-    """Somebody has stored ``theirs`` while you were writing ``yours``."""
+    """Another user has stored ``theirs`` while you were writing ``yours``."""
 
     yours: str
     theirs: str
@@ -50,14 +50,14 @@ class Conflict:
 
     @cached_property
     def box(self) -> str:
-        """What the person goes on from: all edits of both."""
+        """The text to go on from: all edits of both."""
         if self.merged is not None:
             return self.merged
-        return merge_open(self.base, self.yours, self.theirs)
+        return merge_with_marks(self.base, self.yours, self.theirs)
 
     @property
     def places(self) -> list[Place]:
-        """What both have changed, and the box has open."""
+        """The places that both have changed, open in the box."""
         return [] if self.merged is not None else places_in(self.box)
 
     @cached_property
@@ -121,7 +121,7 @@ def _by_words(old: str, new: str, effort: Effort) -> Iterator[Mark]:
 
 
 def _aligned(pattern: re.Pattern[str], old: str, new: str, effort: Effort) -> list[tuple[str, str]]:
-    """Pieces of the old text, each with what stands in its place in the new one."""
+    """Return pieces of the old text, each with its counterpart in the new one."""
     before, after = pattern.findall(old), pattern.findall(new)
     return [
         ("".join(map(str, chunk.original)), "".join(map(str, chunk.current)))
@@ -130,7 +130,7 @@ def _aligned(pattern: re.Pattern[str], old: str, new: str, effort: Effort) -> li
 
 
 def _changed(old: list[str], new: list[str]) -> Iterator[Mark]:
-    """The parts that both begin with and end with are equal."""
+    """Yield the marks of two changed lines: their common beginning and end are equal."""
     head, tail = common_ends(old, new)
     yield Mark("equal", "".join(old[:head]))
     yield Mark("deleted", "".join(old[head : len(old) - tail]))

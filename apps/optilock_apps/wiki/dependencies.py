@@ -21,7 +21,7 @@ class Wiki:
 
     sessions: sessionmaker[Session]
     seals: Seals
-    #: How long somebody counts as editing who says no more.
+    #: How long a user counts as editing without a further sign.
     lease_seconds: float
 
 

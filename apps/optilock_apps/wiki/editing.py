@@ -1,12 +1,11 @@
-"""Who edits a page just now: a lease that tells others so, and stops nobody.
+"""The lease of a user who edits a page: it warns others, and stops no edit.
 
 The tag in the form keeps every edit, so the lease need not (``guards=()`` of
-:class:`~optilock_apps.wiki.pages.Page`): whoever edits a page all the same, and whoever's lease has
-ended, saves as ever. The lease spares people a conflict, by telling who comes second before he
-types::
+:class:`~optilock_apps.wiki.pages.Page`). A user without a lease, or whose lease has ended, saves as
+usual. The lease spares people a conflict, because the second user is warned before typing::
 
     editing = begin(session, "tea", 60)
-    editing.lease          # the id, for the form of this editor and for nobody else
+    editing.lease          # the id, for the form of this editor only
     editing.since          # or since when another user has been editing the page
 
 The script of an open editor (``static/editing.js``) sends three requests:
@@ -33,18 +32,19 @@ from fastapi.responses import JSONResponse
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
-from optilock import BadPrecondition, NotFound, is_transient, leases
+from optilock import is_transient, leases
+from optilock.errors import BadPrecondition, NotFound
 from optilock.leases import LeaseHeld, LeaseLost
 from optilock_apps.wiki.dependencies import InWiki, Name, Wiki
 from optilock_apps.wiki.forms import Sent
 from optilock_apps.wiki.pages import Page
 
-__all__ = ["Editing", "begin", "begun", "end", "look", "router"]
+__all__ = ["Editing", "begin", "begin_edit", "end", "look", "router"]
 
 
 @dataclass(frozen=True)
 class Editing:
-    """What one visitor is told: his own lease, or somebody else's begin; neither if it is free."""
+    """The visitor's own lease, or the begin of another user's; neither if the page is free."""
 
     lease: str = ""
     since: datetime | None = None
@@ -79,14 +79,14 @@ def begin(session: Session, name: str, seconds: float, mine: str = "") -> Editin
 
 
 def end(session: Session, name: str, mine: str) -> None:
-    """Edit it no more. What is no lease any more has ended already."""
+    """End the visitor's edit; the lease may have ended already."""
     if mine:
         with suppress(LeaseLost, BadPrecondition, NotFound):
             leases.release(session, (Page, name), mine)
 
 
 def look(session: Session, name: str) -> Editing:
-    """Does anybody edit it?"""
+    """Return the edit of another user, if there is one."""
     with suppress(NotFound):
         now = leases.look(session, (Page, name))
         if now.state == "leased":
@@ -104,7 +104,7 @@ _RENEWED_AFTER, _ASKED_AFTER = 1 / 3, 1 / 10
 
 @router.post("")
 def still(wiki: InWiki, name: Name, form: Sent) -> Response:
-    return _told(begun(wiki, name, form.lease), wiki.lease_seconds * _RENEWED_AFTER)
+    return _told(begin_edit(wiki, name, form.lease), wiki.lease_seconds * _RENEWED_AFTER)
 
 
 @router.get("")
@@ -120,8 +120,8 @@ def left(wiki: InWiki, name: Name, form: Sent) -> Response:
     return Response(status_code=204)
 
 
-def begun(wiki: Wiki, name: str, mine: str = "") -> Editing:
-    """``begin``, in a transaction of its own. A busy database stops no editor."""
+def begin_edit(wiki: Wiki, name: str, mine: str = "") -> Editing:
+    """Call ``begin`` in a transaction of its own. A busy database stops no editor."""
     try:
         with wiki.sessions.begin() as session:
             return begin(session, name, wiki.lease_seconds, mine)

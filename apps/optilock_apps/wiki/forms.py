@@ -1,7 +1,7 @@
-"""What a browser has sent in a form, read strictly.
+"""The fields of a form that a browser has sent, read strictly.
 
-Bytes that are no UTF-8 would become other characters without a word, and a field that was lost an
-empty text. Here both are refused (400), and so is a field that came twice.
+FastAPI silently turns bytes that are no UTF-8 into other characters, and a lost field into an empty
+text. Here both are refused (400), and so is a field that came twice.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from urllib.parse import parse_qsl
 
 from fastapi import Depends, HTTPException, Request
 
-from optilock.resolvers.diff3 import plain
+from optilock.resolvers.diff3 import normalize_line_ends
 
 __all__ = ["Form", "Sent", "SentText"]
 
@@ -43,7 +43,7 @@ async def _body(request: Request) -> bytes:
 
 
 def _sent(request: Request, body: Annotated[bytes, Depends(_body)]) -> Form:
-    """In a thread, because a large form takes a second or more, for which nobody else waits."""
+    """Run in a thread: a large form takes a second or more, and other requests must not wait."""
     try:
         pairs = parse_qsl(
             body.decode("ascii"),
@@ -53,7 +53,7 @@ def _sent(request: Request, body: Annotated[bytes, Depends(_body)]) -> Form:
         )
     except ValueError:  # UnicodeDecodeError is one
         raise HTTPException(400, "The form cannot be read: it is no text in UTF-8.") from None
-    found = [(name, plain(value)) for name, value in pairs if name in _NAMES]
+    found = [(name, normalize_line_ends(value)) for name, value in pairs if name in _NAMES]
     if len(found) > len(dict(found)):
         raise HTTPException(400, "A field of this form came twice, so nothing was saved.")
     request.state.fields = dict(found).keys()

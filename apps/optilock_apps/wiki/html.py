@@ -29,9 +29,9 @@ def show(
     headers: Mapping[str, str] | None = None,
     **values: Any,
 ) -> HTMLResponse:
-    """The template with these values. Browsers ask again before they show it a second time.
+    """Return the template with these values. Browsers ask again before they show it again.
 
-    Nobody else keeps it (``private``): the form of an editor has the id of his lease.
+    No proxy keeps it (``private``): the form of an editor has the id of the lease.
     """
     html = _environment.get_template(template).render(values)
     return HTMLResponse(html, status, {"Cache-Control": "private, no-cache", **(headers or {})})

@@ -11,8 +11,9 @@ from sqlalchemy.dialects.mysql import MEDIUMTEXT, VARCHAR
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 from sqlalchemy.schema import CreateColumn
 
-from optilock import Unique, Versioned, entities
+from optilock import Versioned, entities
 from optilock.leases import Leasable, LeasePolicy
+from optilock.tokens import Unique
 from optilock_apps.demo.edits import CREDIT, hot_pages
 from optilock_apps.wiki.texts import LONGEST_NAME
 
@@ -38,7 +39,7 @@ class Page(Leasable, Versioned, Base):
     __tablename__ = "optilock_wiki_pages"
     __table_args__ = {"mysql_charset": "utf8mb4", "mariadb_charset": "utf8mb4"}
     __version_token__ = Unique()
-    #: A lease tells who edits a page, and stops nobody: :mod:`optilock_apps.wiki.editing`.
+    #: A lease shows that a page is being edited, and stops no edit: ``optilock_apps.wiki.editing``.
     __lease_policy__ = LeasePolicy(shortest=1, longest=3600, endless=False, guards=())
     #: A program that comes second is told what is stored.
     __problem_fields__ = ("body",)

@@ -1,8 +1,8 @@
-"""What stands before every request, and on every answer.
+"""The checks before every request, and the headers of every answer.
 
-**Forms of other sites.** A page of another site can send a form here, in the name of whoever looks
-at it. Browsers say where a request comes from, so a request that may write is refused (403) if
-``Sec-Fetch-Site`` names another site or, without that field, if ``Origin`` is not this host. A
+**Forms of other sites.** A page of another site can send a form here, in the name of the user who
+looks at it. Browsers say where a request comes from, so a request that may write is refused (403)
+if ``Sec-Fetch-Site`` names another site or, without that field, if ``Origin`` is not this host. A
 program such as curl sends neither, and no page steers it. (A cookie marked ``SameSite`` would not
 be enough: it counts other ports and subdomains as the same site, and this wiki has no cookies.)
 
@@ -14,8 +14,8 @@ given; a request for another ``Host`` is 421.
 **Large requests** are refused before they are read, by the length that they announce (413); what
 announces none is refused, too (411).
 
-**Looks in advance.** A browser may fetch an address that nobody has opened yet, or as a picture of
-another site's page. Such a request begins no edit.
+**Prefetches.** A browser may fetch an address before the user opens it, or as a picture of another
+site's page. Such a request begins no edit.
 
 **Headers.** No script runs but our own file, which asks this server alone; nothing is loaded from
 another server, and no other site can show a page of this one inside of its own.
@@ -46,9 +46,9 @@ _READS = ("GET", "HEAD", "OPTIONS")
 
 
 def refusal(request: Request, hosts: Collection[str] | None = None) -> HTTPException | None:
-    """Why the request is not looked at; ``None`` if it is.
+    """Return the error of a refused request; ``None`` if it is accepted.
 
-    ``hosts``: whom the wiki answers for, beside this machine; ``None``: for whatever it is called.
+    ``hosts``: the names that the wiki answers for, besides this machine's; ``None``: all names.
     """
     if hosts is not None and not _is_host(request.headers.get("host", ""), hosts):
         return HTTPException(
@@ -69,13 +69,13 @@ def refusal(request: Request, hosts: Collection[str] | None = None) -> HTTPExcep
 
 
 def is_visit(request: Request) -> bool:
-    """Does somebody look at the answer?"""
+    """Return whether a user sees the answer."""
     opened = request.headers.get("sec-fetch-dest", "document") == "document"
     return request.method == "GET" and opened and "sec-purpose" not in request.headers
 
 
 def is_loopback(host: str) -> bool:
-    """Is this a name, or an address, of this machine alone?"""
+    """Return whether this is a name, or an address, of this machine alone."""
     try:
         return ip_address(host).is_loopback
     except ValueError:

@@ -1,8 +1,8 @@
-"""The text that somebody edits, sealed together with its tag.
+"""The edited text of a page, sealed together with its tag.
 
-A form carries both, and both come back. The tag is checked by the UPDATE; but of the text nobody
-would know whether the page ever said that, and a merge with an invented text could drop the work of
-others unseen. So only a text whose seal holds is merged with.
+A form carries both, and both come back. The UPDATE checks the tag. Without a seal an invented text
+could pass for that of the page, and a merge with it could drop the work of others unseen. So only a
+text with a valid seal is the base of a merge.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ class Seals:
     etags: ETags
 
     def of(self, name: str, tag: str, base: str) -> str:
-        """The seal of a text that a page had in the version of this tag."""
-        signed = self.etags.sign(inspect(Page), (name,), _both(tag, base))
+        """Return the seal of a text that a page had in the version of this tag."""
+        signed = self.etags.of_row(inspect(Page), (name,)).sign(_both(tag, base))
         return signed.partition(".")[0]
 
     def hold(self, name: str, tag: str, base: str, seal: str) -> bool:
-        """Did the page have this text in that version?"""
+        """Return whether the page had this text in that version."""
         sent = f"{seal}.{_both(tag, base)}"
-        return self.etags.signed(inspect(Page), (name,), sent) is not None
+        return self.etags.of_row(inspect(Page), (name,)).signed(sent) is not None
 
 
 def _both(tag: str, base: str) -> str:

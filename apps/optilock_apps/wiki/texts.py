@@ -1,4 +1,4 @@
-"""What can be the name or the text of a page.
+"""The names and texts that a page can have.
 
 A name stands in an address, so it has letters (with their accents and vowel signs), digits, and a
 few signs between them. A text has lines that end in one newline, however the browser has sent them
@@ -22,7 +22,7 @@ _NO_TEXT = re.compile("[\0\ud800-\udfff]")
 
 
 class BadText(ValueError):
-    """It can be no name, or no text, of a page; ``status`` is what HTTP calls that."""
+    """A name or a text that no page can have; ``status`` is the one of the answer."""
 
     def __init__(self, message: str, status: int = 400) -> None:
         self.status = status
@@ -30,10 +30,10 @@ class BadText(ValueError):
 
 
 def name_of(given: str) -> str:
-    """The name, without white space around it.
+    """Return the name without white space around it.
 
     Raises:
-        BadText: it can be none.
+        BadText: no page can have the name.
     """
     name = given.strip()
     if len(name) <= _LONGEST_SENT:  # for many accents of one letter the next line takes minutes
@@ -54,10 +54,10 @@ def _without_marks(name: str) -> str:
 
 
 def text_of(given: str) -> str:
-    """The text, its lines ended by a newline each.
+    """Return the text, each line ended by a newline.
 
     Raises:
-        BadText: it is too long (413), or holds what is no character of a text (400).
+        BadText: it is too long (413), or has an invalid character (400).
     """
     text = given.replace("\r\n", "\n").replace("\r", "\n")
     if _NO_TEXT.search(text):

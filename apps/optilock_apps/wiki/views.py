@@ -17,20 +17,13 @@ from sqlalchemy import select
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
-from optilock import (
-    AlreadyExists,
-    BadPrecondition,
-    NotFound,
-    PreconditionFailed,
-    entities,
-    etag_of,
-    is_transient,
-)
+from optilock import PreconditionFailed, entities, etag_of, is_transient
+from optilock.errors import AlreadyExists, BadPrecondition, NotFound
 from optilock.preconditions.rfc9110 import evaluate
-from optilock.resolvers.open_text import open_lines, places_in
+from optilock.resolvers.open_text import lines_with_marks, places_in
 from optilock_apps.wiki.conflict import Conflict
 from optilock_apps.wiki.dependencies import InWiki, Name, Wiki
-from optilock_apps.wiki.editing import Editing, begun, end
+from optilock_apps.wiki.editing import Editing, begin_edit, end
 from optilock_apps.wiki.forms import Form, Sent, SentText
 from optilock_apps.wiki.html import show
 from optilock_apps.wiki.pages import Page
@@ -85,7 +78,7 @@ def _found(wiki: Wiki, name: str) -> Page | None:
 @_read("/pages/{name}/edit")
 def edit(request: Request, wiki: InWiki, name: Name, anyway: bool = False) -> Response:
     # Before the text is read: what the holder of the lease edits is what he left who had it before.
-    editing = begun(wiki, name) if is_visit(request) else Editing()
+    editing = begin_edit(wiki, name) if is_visit(request) else Editing()
     found = _found(wiki, name)
     if found is None:
         return show("missing.html", 404, name=name)
@@ -96,14 +89,16 @@ def edit(request: Request, wiki: InWiki, name: Name, anyway: bool = False) -> Re
 
 
 def _form(wiki: Wiki, name: str, body: str, tag: str, base: str, lease: str) -> Form:
-    """For the text ``body``, which began from ``base`` in the version of this tag."""
+    """Return a form for the text ``body``, which began from ``base`` in this tag's version."""
     return Form(name, body, tag, base, wiki.seals.of(name, tag, base), lease)
 
 
 @router.post("/pages/{name}/edit")
 def save(wiki: InWiki, name: Name, form: SentText) -> Response:
     form = replace(form, name=name)
-    if open_lines(form.body, form.base):  # of a conflict: whoever saved it now would store marks
+    if lines_with_marks(
+        form.body, form.base
+    ):  # of a conflict: whoever saved it now would store marks
         places = places_in(form.body)
         return show("edit.html", 409, form=form, places=places, wrong=_OPEN)
     try:
@@ -112,7 +107,7 @@ def save(wiki: InWiki, name: Name, form: SentText) -> Response:
             if form.body == form.base and _is_proven(wiki, session, form):
                 end(session, name, form.lease)
                 return RedirectResponse(_address(name), 303)  # nobody has changed anything
-            # In a list, "*" is no tag: whoever sends it has not seen what he would overwrite.
+            # In a list, "*" is no tag: its sender has not seen the text that it overwrites.
             entities.merge(session, Page, name, {"body": form.body}, if_match=[form.tag])
             end(session, name, form.lease)
     except BadText as error:
@@ -133,7 +128,7 @@ def _is_sealed(wiki: Wiki, form: Form) -> bool:
 
 
 def _is_proven(wiki: Wiki, session: Session, form: Form) -> bool:
-    """Did the page say what the form began from? After a restart no seal says so, but the page."""
+    """Return whether the page had the form's base; after a restart the stored page proves it."""
     if _is_sealed(wiki, form):
         return True
     found = session.get(Page, form.name)
@@ -146,7 +141,7 @@ def _conflict(
     error: PreconditionFailed | AlreadyExists,
     base: str | None,
 ) -> Response:
-    """Goes on from what is stored now: its tag, and its text as the new base."""
+    """Show the conflict; the form goes on from the stored text and its tag."""
     stored = error.database if isinstance(error, AlreadyExists) else error.entries[0].database
     if stored is None or error.etag is None:  # it has gone again, in this moment
         return show("deleted.html", 409, form=form)

@@ -29,12 +29,12 @@ from sqlalchemy.dialects.mysql import insert
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.types import TypeEngine
 
-from optilock.columns.limits import Limits
+from optilock.columns.values import Limits
 from optilock.conditions.write import Write
-from optilock.dialects.base import Cascade, Changes, Database, Form, Switch, register
-from optilock.dialects.catalogue import Catalogue
-from optilock.dialects.causes import Cause
-from optilock.dialects.connections import undo_with
+from optilock.dialects.base import Cascade, Changes, Database, Form, Switch
+from optilock.dialects.catalogue import Catalogue, Weakness
+from optilock.dialects.causes import Cause, by_code
+from optilock.dialects.connections import undo_at_checkin
 from optilock.dialects.locks import BEGINS, Wait
 from optilock.dialects.mariadb import galera
 from optilock.dialects.mariadb.migrations import (
@@ -53,13 +53,20 @@ from optilock.dialects.mariadb.rows import (
     is_refused,
     joined_rows,
 )
-from optilock.dialects.mariadb.weak import weak_settings
+from optilock.dialects.mariadb.weak_settings import weak_settings
 from optilock.dialects.migrations import Names, TriggerDDL
 from optilock.dialects.queue_sql import Messages, Place
+from optilock.dialects.registry import register
 from optilock.dialects.switch import open_switch
-from optilock.dialects.weaknesses import Weakness
 from optilock.errors import ConfigurationError
 from optilock.mapped import Identity
+from optilock.tokens.sql_functions import (
+    Later,
+    NextServerTime,
+    RandomUuid,
+    ServerTime,
+    StatementTime,
+)
 from optilock.undocumented.connections import level_on_connect, skips_rollback
 
 _SCALE = re.compile(r"\(\d+, ?(\d+)\)")
@@ -112,6 +119,20 @@ class MariaDB(Database):
     def limits(self, dialect: Dialect) -> Limits:
         """As in its strict mode, which is the usual one."""
         return _LIMITS
+
+    #: ``UTC_TIMESTAMP`` and ``NOW`` are the begin of the statement, ``SYSDATE`` is now, in the time
+    #: zone of the session. So ``ServerTime`` adds the time that the statement has taken to its
+    #: begin. The UUID is not random, but never repeated; the writes that follow make random ones.
+    sql_functions = MappingProxyType(
+        {
+            ServerTime: "timestampadd(microsecond, timestampdiff(microsecond, now(6), sysdate(6)),"
+            " utc_timestamp(6))",
+            NextServerTime: "greatest(utc_timestamp(6), {0} + interval 1 microsecond)",
+            StatementTime: "utc_timestamp(6)",
+            Later: "timestampadd(microsecond, 1000 * {1}, {0})",
+            RandomUuid: "replace(uuid(), '-', '')",
+        }
+    )
 
     # -- versions that the database makes --------------------------------------------------------
 
@@ -208,50 +229,30 @@ class MariaDB(Database):
     # -- what an error means (MariaDB error codes; 3101, 3572, 4031 are MySQL's) ------------------
 
     drivers = ("pymysql", "MySQLdb", "mysql", "mariadb", "asyncmy", "aiomysql", "cymysql")
-    causes = MappingProxyType(
-        {
-            # innodb_snapshot_isolation: SQLSTATE is only HY000, and the transaction is gone
-            1020: Cause.CONFLICT,
-            # group replication refused to certify
-            3101: Cause.CONFLICT,
-            1213: Cause.DEADLOCK,
-            1614: Cause.DEADLOCK,
-            1205: Cause.LOCK_TIMEOUT,
-            1613: Cause.LOCK_TIMEOUT,
-            3572: Cause.LOCK_TIMEOUT,
-            # the snapshot, or the prepared statement, is older than the table's newest form
-            1412: Cause.ALTERED_TABLE,
-            1615: Cause.ALTERED_TABLE,
-            1180: Cause.UNKNOWN_OUTCOME,
-            2002: Cause.CONNECTION_LOST,
-            2003: Cause.CONNECTION_LOST,
-            2006: Cause.CONNECTION_LOST,
-            2013: Cause.CONNECTION_LOST,
-            2055: Cause.CONNECTION_LOST,
-            # too many connections, of all or of this user
-            1040: Cause.CONNECTION_LOST,
-            1203: Cause.CONNECTION_LOST,
-            1053: Cause.CONNECTION_LOST,
-            1927: Cause.CONNECTION_LOST,
-            4031: Cause.CONNECTION_LOST,
-            # Galera: the node has lost the others, and another one may answer
-            1047: Cause.CONNECTION_LOST,
-            # the drivers' own "already closed": PyMySQL and mysqlclient 0, mysql-connector -1
-            0: Cause.CONNECTION_LOST,
-            -1: Cause.CONNECTION_LOST,
-        }
+    causes = by_code(
+        # innodb_snapshot_isolation: SQLSTATE is only HY000, and the transaction is gone;
+        # group replication refused to certify
+        (Cause.CONFLICT, (1020, 3101)),
+        (Cause.DEADLOCK, (1213, 1614)),
+        (Cause.LOCK_TIMEOUT, (1205, 1613, 3572)),
+        # the snapshot, or the prepared statement, is older than the table's newest form
+        (Cause.ALTERED_TABLE, (1412, 1615)),
+        (Cause.UNKNOWN_OUTCOME, (1180,)),
+        (Cause.CONNECTION_LOST, (2002, 2003, 2006, 2013, 2055, 1053, 1927, 4031)),
+        # too many connections, of all or of this user
+        (Cause.CONNECTION_LOST, (1040, 1203)),
+        # Galera: the node has lost the others, and another one may answer
+        (Cause.CONNECTION_LOST, (1047,)),
+        # the drivers' own "already closed": PyMySQL and mysqlclient 0, mysql-connector -1
+        (Cause.CONNECTION_LOST, (0, -1)),
     )
     #: Access denied, to a database, a table, or an operation.
     forbidden = frozenset({1044, 1142, 1143, 1227, 1419})
     #: CHECK of MariaDB and of MySQL, out of range in a column and in an expression, SIGNAL.
     unstorable = frozenset({4025, 3819, 1264, 1690, 1644})
-    causes_at_commit = MappingProxyType(
-        {
-            # Galera certifies at COMMIT: another node's commit was first
-            1213: Cause.CONFLICT,
-            # Galera: it has lost them while it asked
-            1047: Cause.UNKNOWN_OUTCOME,
-        }
+    causes_at_commit = by_code(
+        (Cause.CONFLICT, (1213,)),  # Galera certifies at COMMIT: another node's commit was first
+        (Cause.UNKNOWN_OUTCOME, (1047,)),  # Galera: it has lost the others while it asked
     )
     # Never connected, or thrown out while idle.
     lost_before_commit = frozenset({2002, 2003, 4031, 1040, 1203})
@@ -338,7 +339,7 @@ class MariaDB(Database):
 
         def leave() -> None:
             connection.exec_driver_sql("SET autocommit = 0")
-            undo_with(connection, "SET autocommit = 1")
+            undo_at_checkin(connection, "SET autocommit = 1")
 
         return open_switch(connection, leave)
 
@@ -393,4 +394,4 @@ def _refuse_writes_over_the_snapshot(connection: Connection) -> None:
         ) from error
     if not found:
         connection.exec_driver_sql("SET SESSION innodb_snapshot_isolation = ON")
-        undo_with(connection, "SET SESSION innodb_snapshot_isolation = OFF")
+        undo_at_checkin(connection, "SET SESSION innodb_snapshot_isolation = OFF")

@@ -1,13 +1,14 @@
-"""What a migration does on MariaDB: its time, the trigger of a version, the guard, a roll-out.
+"""Migrations on MariaDB: the trigger of a version, the guard trigger, roll-outs, the catalogue.
 
-There is no comparison of whole rows, so a table without ignored columns is guarded whatever an
-UPDATE changes, and one with some by the names of those that count. Values are compared as bytes
-too, because a collation takes 'a' and 'A' for the same.
+There is no comparison of whole rows. So the guard of a table without ignored columns counts every
+UPDATE, and the guard of a table with some compares the other columns by name. Values are compared
+as bytes too, because a collation treats 'a' and 'A' as equal.
 
 A roll-out: adding the column is INSTANT, setting a default INPLACE, and NOT NULL is an online
 rebuild (LOCK=NONE), which a table with a stored generated column or a FULLTEXT index does not have
 (https://mariadb.com/kb/en/innodb-online-ddl-overview/). A statement that waits for the table's
-metadata lock makes every later one wait behind it, so that is limited (:mod:`table_locks`).
+metadata lock makes every later one wait behind it, so the wait is limited
+(:mod:`~optilock.dialects.mariadb.galera`).
 """
 
 from __future__ import annotations
@@ -20,14 +21,12 @@ from typing import Any
 from sqlalchemy import Connection, Dialect, FetchedValue, String, Table, Update, text, update
 from sqlalchemy.dialects import mysql
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.ext.compiler import compiles
 
-from optilock.conditions.condition import Clock, Later
 from optilock.dialects.catalogue import Catalogue, StoredColumn, StoredTable, keys_of
-from optilock.dialects.connections import undo_with
+from optilock.dialects.connections import undo_at_checkin
 from optilock.dialects.mariadb import galera
-from optilock.dialects.mariadb.galera import INTERRUPTED, bounded, holder
-from optilock.dialects.mariadb.weak import Stored
+from optilock.dialects.mariadb.galera import INTERRUPTED, holder, limit_waits
+from optilock.dialects.mariadb.weak_settings import Stored
 from optilock.dialects.migrations import (
     Filled,
     Found,
@@ -39,22 +38,14 @@ from optilock.dialects.migrations import (
     Target,
     TriggerDDL,
     Ways,
-    sends,
+    step_of,
 )
-from optilock.dialects.values import plain, quoted_table, sql_literal, sql_of
+from optilock.dialects.values import plain_ddl, quote_table, sql_literal, sql_of
 from optilock.errors import OptilockError
 from optilock.tokens.guard_trigger import GuardTrigger
-from optilock.tokens.timestamp import NextServerTime, ServerTime
-from optilock.tokens.unique import RandomUuid
 
 #: ER_SPECIFIC_ACCESS_DENIED_ERROR
 _ACCESS_DENIED = 1227
-
-
-@compiles(RandomUuid, "mysql", "mariadb")
-def _random_uuid(element: RandomUuid, compiler: Any, **options: Any) -> str:
-    """Not random, but never twice the same; the writes that follow make random ones."""
-    return "replace(uuid(), '-', '')"
 
 
 _FIRES = "BEFORE UPDATE FOR EACH ROW"
@@ -85,8 +76,8 @@ class MariaDBGuard(GuardTriggers):
     ) -> Found | None:
         """Without the right TRIGGER it is not in the catalogue, and asked for by name refused."""
         try:
-            trigger = quoted_table(self.dialect, name, schema)
-            connection.execute(plain(f"SHOW CREATE TRIGGER {trigger}"))
+            trigger = quote_table(self.dialect, name, schema)
+            connection.execute(plain_ddl(f"SHOW CREATE TRIGGER {trigger}"))
         except DBAPIError as error:
             code = error.orig.args[0] if error.orig is not None and error.orig.args else None
             return Found(table, name, None) if code == _ACCESS_DENIED else None
@@ -112,17 +103,6 @@ class MariaDBGuard(GuardTriggers):
 
     def _same_bytes(self, column: str) -> str:
         return f"{self._same(column)} AND BINARY {self.new(column)} <=> BINARY {self.old(column)}"
-
-
-@compiles(ServerTime, "mysql", "mariadb")
-def _server_time(element: ServerTime, compiler: Any, **options: Any) -> str:
-    return "utc_timestamp(6)"
-
-
-@compiles(NextServerTime, "mysql", "mariadb")
-def _next_server_time(element: NextServerTime, compiler: Any, **options: Any) -> str:
-    old = compiler.process(element.clauses, **options)
-    return f"greatest(utc_timestamp(6), {old} + interval 1 microsecond)"
 
 
 def version_trigger(names: Names) -> TriggerDDL:
@@ -160,11 +140,11 @@ class MariaDBWays(Ways):
         """With snapshot isolation a skipped row would be a conflict (error 1020) instead."""
         with suppress(DBAPIError):  # a server without the setting
             connection.exec_driver_sql("SET SESSION innodb_snapshot_isolation = OFF")
-            undo_with(connection, "SET SESSION innodb_snapshot_isolation = DEFAULT")
-        undo_with(connection, "SET SESSION lock_wait_timeout = DEFAULT")
+            undo_at_checkin(connection, "SET SESSION innodb_snapshot_isolation = DEFAULT")
+        undo_at_checkin(connection, "SET SESSION lock_wait_timeout = DEFAULT")
         before = connection.exec_driver_sql("SELECT @@SESSION.sql_mode").scalar()
         connection.exec_driver_sql(_STRICT)
-        undo_with(connection, f"SET SESSION sql_mode = '{before}'")
+        undo_at_checkin(connection, f"SET SESSION sql_mode = '{before}'")
         connection.rollback()
 
     def bounded(
@@ -172,7 +152,7 @@ class MariaDBWays(Ways):
     ) -> AbstractContextManager[None]:
         if galera.is_node(connection):
             return galera.together(connection)
-        return bounded(connection, beside, seconds)
+        return limit_waits(connection, beside, seconds)
 
     def nodes(self, connection: Connection, named: Sequence[str]) -> Sequence[str]:
         return galera.nodes(connection, named) if galera.is_node(connection) else ()
@@ -190,7 +170,7 @@ class MariaDBWays(Ways):
         table, column = target.names(dialect)
         kind = target.token.type().compile(dialect)
         return [
-            sends(f"ALTER TABLE {table} ADD COLUMN {column} {kind} NULL"),
+            step_of(f"ALTER TABLE {table} ADD COLUMN {column} {kind} NULL"),
             *self.set_default(target, dialect),
         ]
 
@@ -198,10 +178,10 @@ class MariaDBWays(Ways):
         """A step of its own, so an interrupted roll-out may have left the column without."""
         table, column = target.names(dialect)
         first = self.first_of(target.token)
-        return [sends(f"ALTER TABLE {table} ALTER COLUMN {column} SET DEFAULT {first}")]
+        return [step_of(f"ALTER TABLE {table} ALTER COLUMN {column} SET DEFAULT {first}")]
 
     def fill(self, connection: Connection, target: Target, after: Key | None, size: int) -> Filled:
-        """Lock what nobody holds, then write it.
+        """Lock free rows, then write them.
 
         At READ COMMITTED, where the rows are locked and not the gaps between them: others insert.
         """
@@ -358,22 +338,3 @@ def _tells_case(collation: str) -> bool:
 def _text(value: Any) -> str:
     """Some drivers give long texts of the catalogue as bytes."""
     return value.decode() if isinstance(value, bytes) else str(value)
-
-
-# -- the clock of conditions -----------------------------------------------------------------------
-#
-# ``UTC_TIMESTAMP`` and ``NOW`` are the begin of the statement, ``SYSDATE`` is now, in the time zone
-# of the session. So the time that the statement has taken is added to its begin in UTC.
-
-_NOW = "timestampadd(microsecond, timestampdiff(microsecond, now(6), sysdate(6)), utc_timestamp(6))"
-
-
-@compiles(Clock, "mysql", "mariadb")
-def _clock(element: Clock, compiler: Any, **options: Any) -> str:
-    return _NOW
-
-
-@compiles(Later, "mysql", "mariadb")
-def _later(element: Later, compiler: Any, **options: Any) -> str:
-    moment, length = (compiler.process(one, **options) for one in element.clauses)
-    return f"timestampadd(microsecond, 1000 * {length}, {moment})"

@@ -15,16 +15,8 @@ from uuid import UUID
 from sqlalchemy import Connection, Select, Table, insert
 from sqlalchemy.dialects import mysql
 from sqlalchemy.exc import IntegrityError
-from sqlalchemy.ext.compiler import compiles
 
-from optilock.dialects.queue_sql import Messages, Row, StatementTime
-
-__all__ = ["MariaDBMessages"]
-
-
-@compiles(StatementTime, "mysql", "mariadb")
-def _begun(element: StatementTime, compiler: Any, **options: Any) -> str:
-    return "utc_timestamp(6)"
+from optilock.dialects.queue_sql import Messages, Row
 
 
 class MariaDBMessages(Messages):

@@ -48,9 +48,16 @@ from sqlalchemy.ext.compiler import compiles
 
 from optilock.conditions.condition import parameter
 from optilock.conditions.write import Shape, Write
-from optilock.dialects.keys import key_in, key_is_one_of
 from optilock.dialects.mariadb.galera import number_of
-from optilock.dialects.rows import LockAndLook, Locks, by_shape, judge, looked_at, mixed
+from optilock.dialects.rows import (
+    LockAndLook,
+    Locks,
+    group_by_shape,
+    have_mixed_types,
+    judge,
+    lock_and_read,
+)
+from optilock.dialects.values import key_is_one_of, rows_with_keys
 from optilock.mapped import Identity
 from optilock.undocumented.connections import has_bind_expression
 
@@ -69,7 +76,7 @@ _GIVEN = "optilock_given"
 
 
 def is_refused(error: DBAPIError) -> bool:
-    """Is a statement for many rows refused, and none written, where that of one may go?"""
+    """Return whether a statement for many rows was refused, and one for a single row may not be."""
     return error.orig is not None and number_of(error.orig) in _REFUSED
 
 
@@ -82,9 +89,9 @@ class JoinedRows:
         self.dialect = dialect
         self.columns = {name: column for s in shapes for name, column in s.all_sets().items()}
         self.masked = [n for n in self.columns if any(n not in s.all_sets() for s in shapes)]
-        gives = self.shape.gives(parameter).items()
-        self.columns |= {one.key: c for c, one in gives if isinstance(one, BindParameter)}
-        self._emptied = [column for column, one in gives if isinstance(one, Null)]
+        extra = self.shape.extra_values(parameter).items()
+        self.columns |= {one.key: c for c, one in extra if isinstance(one, BindParameter)}
+        self._emptied = [column for column, one in extra if isinstance(one, Null)]
         self._columns_carried = [
             *(condition.column for condition in (*self.shape.keys, *self.shape.matches)),
             *self.columns.values(),
@@ -121,18 +128,20 @@ class JoinedRows:
         form, database = LockAndLook(self._database), self._database
         kept, missed = [], []
         for write in some:  # a look at several may show less
-            found = looked_at(database, connection, [write])
+            found = lock_and_read(database, connection, [write])
             if not found and not self.shape.deletes:
                 missed.append(write)
             elif any(_is_as_read(write, stored) for stored in found.values()):
                 kept.append(write)
-        for same in by_shape(kept):
+        for same in group_by_shape(kept):
             missed += form.write(connection, same[0].shape, same)
         return missed
 
     def _mixed(self, writes: list[Write]) -> bool:
         """A float beside decimals would make floats of them all."""
-        return any(mixed(write.params.get(name) for write in writes) for name in self.columns)
+        return any(
+            have_mixed_types(write.params.get(name) for write in writes) for name in self.columns
+        )
 
     def _delete(self, connection: Connection, writes: list[Write]) -> int:
         compared = (*self.shape.keys, *self.shape.matches)
@@ -164,8 +173,6 @@ class JoinedRows:
     def _sql(self, rows: int) -> str:
         quote = self.dialect.identifier_preparer
         table = quote.format_table(self.shape.table)
-        place = {name: f"{_GIVEN}.c{i}" for i, name in enumerate(self.columns)}
-        mask = {name: f"{_GIVEN}.m{i}" for i, name in enumerate(self.masked)}
         compared = [
             *((c.column, f"k{i}") for i, c in enumerate(self.shape.keys)),
             *((c.column, f"w{i}") for i, c in enumerate(self.shape.matches)),
@@ -178,20 +185,24 @@ class JoinedRows:
         matches = " AND ".join(
             f"{table}.{quote.format_column(column)} = {_GIVEN}.{name}" for column, name in compared
         )
-        changes = []
-        for name, column in self.columns.items():
-            target = f"{table}.{quote.format_column(column)}"
-            value = place[name]
-            if name in mask:
-                value = f"CASE WHEN {mask[name]} THEN {value} ELSE {target} END"
-            changes.append(f"{target} = {value}")
-        changes += [f"{table}.{quote.format_column(c)} = {sql}" for c, sql in self._computed()]
+        changes = [f"{table}.{quote.format_column(c)} = {sql}" for c, sql in self._changes(table)]
         by_key = f" {BY_PRIMARY}" if has_primary(self.shape.table) else ""
         return (
             f"UPDATE (SELECT {head} FROM DUAL WHERE 1 = 0 UNION ALL VALUES "
             f"{', '.join([row] * rows)}) AS {_GIVEN} STRAIGHT_JOIN {table}"
             f"{by_key} ON {matches} SET {', '.join(changes)}"
         )
+
+    def _changes(self, table: str) -> Iterator[tuple[Column[Any], str]]:
+        """SQL of the new value of each column: a row's own, or the stored one if it has none."""
+        mask = {name: f"{_GIVEN}.m{i}" for i, name in enumerate(self.masked)}
+        for i, (name, column) in enumerate(self.columns.items()):
+            value = f"{_GIVEN}.c{i}"
+            if name in mask:
+                stored = f"{table}.{self.dialect.identifier_preparer.format_column(column)}"
+                value = f"CASE WHEN {mask[name]} THEN {value} ELSE {stored} END"
+            yield column, value
+        yield from self._computed()
 
     def _computed(self) -> Iterator[tuple[Column[Any], str]]:
         """SQL ``onupdate`` values of the columns that no row sets, and those that end as NULL."""
@@ -283,12 +294,12 @@ def at_keys(columns: Sequence[ColumnElement[Any]], keys: Sequence[Identity]) -> 
         return key_is_one_of(columns, keys)
     step = _VALUES // len(columns)
     if len(keys) <= step:
-        return key_in(columns, keys)
-    return or_(*(key_in(columns, keys[n : n + step]) for n in range(0, len(keys), step)))
+        return rows_with_keys(columns, keys)
+    return or_(*(rows_with_keys(columns, keys[n : n + step]) for n in range(0, len(keys), step)))
 
 
 def _differs(column: ColumnElement[Any], values: tuple[Any, ...]) -> bool:
-    """Are these perhaps compared in another way, where they are in rows of values?"""
+    """Return whether these may be compared differently in rows of values."""
     if isinstance(column.type, _ALIKE):
         return False
     return not all(isinstance(value, str) and value.isascii() for value in values)
@@ -319,7 +330,7 @@ def delete_at(
 
 
 def has_primary(table: Table) -> bool:
-    """Is the key of the mapping that of the table, as far as is known?
+    """Return whether the key of the mapping is the table's PRIMARY KEY, as far as is known.
 
     It may be a UNIQUE key alone, or the table may be a view: :data:`BY_PRIMARY` is refused then.
     """

@@ -1,27 +1,33 @@
-"""Cursors of psycopg that let something go with their statements (:mod:`line`), sync and async.
+"""Cursors of psycopg, sync and async, that send BEGIN and COMMIT with statements (:mod:`line`).
 
-They derive from the class that the driver's connection has, so that an application's own class of
-cursors keeps its ways. Where nothing goes along, ``execute`` is psycopg's own. What no pipeline can
-carry (COPY, streams, cursors of the server), and ``executemany``, which has a pipeline of its own,
-sends BEGIN first.
+They derive from the cursor class of the driver's connection, so that an application's own class
+keeps its behaviour. If nothing goes with a statement, ``execute`` is psycopg's own. Calls that no
+pipeline can carry (COPY, streams, cursors of the server), and ``executemany``, which has a pipeline
+of its own, send BEGIN first.
+
+:func:`describe_once` serves units and queues alike: results of optilock's own queries.
 """
 
 from __future__ import annotations
 
 import inspect
+from collections.abc import Sequence
 from contextlib import asynccontextmanager, contextmanager
 from functools import lru_cache, partial
 from typing import Any
+from weakref import WeakSet
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, Dialect, event
+from sqlalchemy.engine.cursor import CursorFetchStrategy
 
-from optilock.dialects.connections import undo_with
+from optilock.dialects.connections import undo_at_checkin
 from optilock.dialects.locks import BEGINS
 from optilock.dialects.postgresql.line import IDLE, Line
+from optilock.mapped import DESCRIBED_ONCE
 
 
 class _OnLine:
-    """What both kinds have in common; psycopg's own class comes after it."""
+    """The base of both kinds; psycopg's own class is the next base."""
 
     connection: Any
 
@@ -31,8 +37,8 @@ class _OnLine:
 
 
 def _before(line: Line) -> str | None:
-    """What has to be sent before something that has no room for it."""
-    if line.goes_alone(None):
+    """Return the SQL to send before a call that cannot carry it."""
+    if line.is_sent_as_is(None):
         return None
     return ";".join(command.decode() for command in line.commands_before())
 
@@ -51,7 +57,7 @@ class _Sync(_BeginFirst):
     def execute(self, query: Any, params: Any = None, **options: Any) -> Any:
         line = self._line
         base: Any = super()
-        if line.goes_alone(query, params):
+        if line.is_sent_as_is(query, params):
             try:
                 return base.execute(query, params, **options)
             except BaseException:
@@ -61,24 +67,24 @@ class _Sync(_BeginFirst):
         context = line.context
         if context is None:
             context = self.connection.pipeline()
-            line.entered(context, context.__enter__())
+            line.begin_pipeline(context, context.__enter__())
         try:
             base.execute(query, params, **options)
         except Exception as error:
-            line.failed(error)  # an error that leaves the pipeline would be logged as a second one
+            line.note_error(error)  # one that leaves the pipeline would be logged as a second error
         except BaseException as error:
-            line.interrupted()
+            line.drop_pipeline()
             context.__exit__(type(error), error, error.__traceback__)
             raise
-        if line.is_complete():
+        if line.completes_trip():
             try:
                 context.__exit__(None, None, None)
             except Exception as error:
-                line.failed(error)
+                line.note_error(error)
             except BaseException:
-                line.interrupted()
+                line.drop_pipeline()
                 raise
-            line.left()
+            line.end_pipeline()
         return self
 
     def executemany(self, *args: Any, **options: Any) -> Any:
@@ -106,7 +112,7 @@ class _SyncServer(_BeginFirst):
         return base.execute(*args, **options)
 
 
-# -- async: the same words with await ------------------------------------------------------------
+# -- async: the same with await --------------------------------------------------------------------
 
 
 class _BeginFirstAsync(_OnLine):
@@ -120,7 +126,7 @@ class _Async(_BeginFirstAsync):
     async def execute(self, query: Any, params: Any = None, **options: Any) -> Any:
         line = self._line
         base: Any = super()
-        if line.goes_alone(query, params):
+        if line.is_sent_as_is(query, params):
             try:
                 return await base.execute(query, params, **options)
             except BaseException:
@@ -130,24 +136,24 @@ class _Async(_BeginFirstAsync):
         context = line.context
         if context is None:
             context = self.connection.pipeline()
-            line.entered(context, await context.__aenter__())
+            line.begin_pipeline(context, await context.__aenter__())
         try:
             await base.execute(query, params, **options)
         except Exception as error:
-            line.failed(error)  # an error that leaves the pipeline would be logged as a second one
+            line.note_error(error)  # one that leaves the pipeline would be logged as a second error
         except BaseException as error:
-            line.interrupted()
+            line.drop_pipeline()
             await context.__aexit__(type(error), error, error.__traceback__)
             raise
-        if line.is_complete():
+        if line.completes_trip():
             try:
                 await context.__aexit__(None, None, None)
             except Exception as error:
-                line.failed(error)
+                line.note_error(error)
             except BaseException:
-                line.interrupted()
+                line.drop_pipeline()
                 raise
-            line.left()
+            line.end_pipeline()
         return self
 
     async def executemany(self, *args: Any, **options: Any) -> Any:
@@ -182,9 +188,9 @@ class _AsyncServer(_BeginFirstAsync):
 def open_line(
     connection: Connection, *, limit: bytes | None = None, short: bool = False
 ) -> Line | None:
-    """The line of a connection whose transaction begins; ``None`` if something was sent in it.
+    """Return the line of a connection whose transaction begins; ``None`` if it has begun.
 
-    ``limit`` is sent before the last statements. In a ``short`` unit BEGIN waits until something
+    ``limit`` is sent before the last statements. In a ``short`` unit BEGIN waits until a statement
     needs a transaction.
     """
     fairy = connection.connection
@@ -193,10 +199,10 @@ def open_line(
     if driver.autocommit or driver.pgconn.transaction_status != IDLE:
         return None
     if not isinstance(driver.cursor_factory, type):
-        return None  # the application's own function: nothing that a class could be derived from
+        return None  # a function of the application, from which no class can derive
     line = Line(driver, connection.default_isolation_level, limit, short=short)
     factories = driver.cursor_factory, driver.server_cursor_factory
-    undo_with(connection, partial(_put_back, line, factories, connection.info))
+    undo_at_checkin(connection, partial(_put_back, line, factories, connection.info))
     connection.info[BEGINS] = line
     adapted.autocommit = True
     driver.cursor_factory = partial(_cursor_on(driver.cursor_factory), line)
@@ -205,7 +211,7 @@ def open_line(
 
 
 def _put_back(line: Line, factories: tuple[Any, Any], info: Any, adapted: Any) -> None:
-    """The connection goes back to its pool, idle: who gets it next begins as ever."""
+    """Return the connection to its pool, idle: its next user begins as usual."""
     del info[BEGINS]
     line.driver.cursor_factory, line.driver.server_cursor_factory = factories
     adapted.autocommit = False
@@ -213,16 +219,64 @@ def _put_back(line: Line, factories: tuple[Any, Any], info: Any, adapted: Any) -
 
 @lru_cache(maxsize=32)
 def _cursor_on(base: type[Any]) -> Any:
-    """The class of cursors over ``base``; it is made with the line first."""
+    """Return the class of cursors over ``base``; its first argument is the line."""
     return _derived(_Async if inspect.iscoroutinefunction(base.execute) else _Sync, base)
 
 
 @lru_cache(maxsize=32)
 def _server_cursor_on(base: type[Any]) -> Any:
-    """The same for cursors of the server."""
+    """Return the same for cursors of the server."""
     mixin = _AsyncServer if inspect.iscoroutinefunction(base.execute) else _SyncServer
     return _derived(mixin, base)
 
 
 def _derived(mixin: type[Any], base: type[Any]) -> type[Any]:
     return type(f"Pipelined{base.__name__}", (mixin, base), {"__module__": __name__})
+
+
+# -- the columns of a result, described once -------------------------------------------------------
+#
+# SQLAlchemy reads the cursor's ``description`` after every SELECT, for which psycopg makes an
+# object for each column: a twentieth of a short unit's time. SQLAlchemy needs it for the first
+# result of a query only, and later takes the columns from the compiled query. So the description is
+# kept there as well.
+
+#: An attribute of a compiled query: the strategy that fetches its results.
+_FETCHED = "_optilock_fetched"
+
+
+_listening: WeakSet[Dialect] = WeakSet()
+
+
+def describe_once(dialect: Dialect) -> None:
+    """Describe this engine's results of optilock's own queries once from here on."""
+    if dialect.driver == "psycopg" and dialect not in _listening:
+        event.listen(dialect, "do_execute", _do_execute)
+        _listening.add(dialect)
+
+
+class _Described(CursorFetchStrategy):
+    """SQLAlchemy's way to fetch rows, with the description of the first result."""
+
+    __slots__ = ("_columns", "_first")
+
+    def __init__(self, cursor: Any, compiled: Any) -> None:
+        self._columns: Sequence[Any] = ()
+        self._first = cursor, compiled
+
+    @property
+    def alternate_cursor_description(self) -> Sequence[Any]:  # type: ignore[override]
+        """The columns, read after the first execution and kept."""
+        if not self._columns:
+            cursor, compiled = self._first
+            self._columns, self._first = [tuple(one) for one in cursor.description], (None, None)
+            setattr(compiled, _FETCHED, self)
+        return self._columns
+
+
+def _do_execute(cursor: Any, statement: str, params: Any, context: Any) -> None:
+    """Set the strategy, and leave the execution to SQLAlchemy and other listeners."""
+    if context is not None and DESCRIBED_ONCE in context.execution_options:
+        compiled = context.compiled
+        fetched = getattr(compiled, _FETCHED, None)
+        context.cursor_fetch_strategy = fetched or _Described(cursor, compiled)

@@ -18,7 +18,7 @@ from sqlalchemy import Connection, Dialect, Insert, Select, Table, func, select,
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.exc import DBAPIError
 
-from optilock.columns.limits import Limits
+from optilock.columns.values import Limits
 from optilock.conditions.write import Params, Write
 from optilock.dialects.base import (
     Changes,
@@ -26,17 +26,16 @@ from optilock.dialects.base import (
     Form,
     Switch,
     cannot_pipeline,
-    register,
 )
-from optilock.dialects.catalogue import Catalogue
+from optilock.dialects.catalogue import Catalogue, Weakness
 from optilock.dialects.causes import Cause
-from optilock.dialects.connections import undo_with
+from optilock.dialects.connections import undo_at_checkin
 from optilock.dialects.locks import BEGINS, Wait
 from optilock.dialects.migrations import Names, TriggerDDL
-from optilock.dialects.postgresql.cursors import open_line
+from optilock.dialects.postgresql.cursors import describe_once, open_line
 from optilock.dialects.postgresql.few_rows import few_rows
 from optilock.dialects.postgresql.last_writes import LOCK_TIMEOUT, LastWrites
-from optilock.dialects.postgresql.line import IDLE, describe_once
+from optilock.dialects.postgresql.line import IDLE
 from optilock.dialects.postgresql.migrations import (
     PostgreSQLCatalogue,
     PostgreSQLGuard,
@@ -44,15 +43,20 @@ from optilock.dialects.postgresql.migrations import (
     version_trigger,
 )
 from optilock.dialects.postgresql.queue_sql import PostgreSQLMessages
-from optilock.dialects.postgresql.sets import BRIEFLY, is_mark, one_or_error, set_form
-from optilock.dialects.postgresql.weak import NO_BUMP, weak_settings
+from optilock.dialects.postgresql.rows import BRIEFLY, is_mark, one_or_error, set_form
+from optilock.dialects.postgresql.weak_settings import NO_BUMP, weak_settings
 from optilock.dialects.queue_sql import Messages, Place
+from optilock.dialects.registry import register
 from optilock.dialects.switch import open_switch
-from optilock.dialects.weaknesses import Weakness
 from optilock.errors import ConfigurationError
-from optilock.undocumented.connections import while_connecting
-
-__all__ = ["may_pass", "tells_of_a_moment"]
+from optilock.tokens.sql_functions import (
+    Later,
+    NextServerTime,
+    RandomUuid,
+    ServerTime,
+    StatementTime,
+)
+from optilock.undocumented.connections import is_raised_while_connecting
 
 #: PQTRANS_INERROR of libpq (https://www.postgresql.org/docs/current/libpq-status.html).
 _IN_ERROR = 3
@@ -100,6 +104,17 @@ class PostgreSQL(Database):
         if dialect.driver == "asyncpg":
             return _OF_ASYNCPG
         return _OF_PSYCOPG if dialect.driver == "psycopg" else _OF_OTHERS
+
+    #: Not ``now()``, which is the begin of the transaction. The UUID needs PostgreSQL 13.
+    sql_functions = MappingProxyType(
+        {
+            ServerTime: "clock_timestamp()",
+            NextServerTime: "greatest(clock_timestamp(), {0} + interval '1 microsecond')",
+            StatementTime: "statement_timestamp()",
+            Later: "({0} + {1} * interval '1 millisecond')",
+            RandomUuid: "gen_random_uuid()",
+        }
+    )
 
     # -- versions that the database makes --------------------------------------------------------
 
@@ -216,7 +231,7 @@ class PostgreSQL(Database):
 
     def classify(self, error: DBAPIError, *, at_commit: bool = False) -> Cause:
         """PgBouncer has one code for all that it refuses."""
-        if while_connecting(error) and "08P01" in self._codes(error):
+        if is_raised_while_connecting(error) and "08P01" in self._codes(error):
             moment = tells_of_a_moment(str(error.orig))
             return Cause.CONNECTION_LOST if moment else Cause.OTHER
         return super().classify(error, at_commit=at_commit)
@@ -304,7 +319,7 @@ class PostgreSQL(Database):
             adapted.autocommit = False
 
         adapted.autocommit = True
-        undo_with(connection, put_back)
+        undo_at_checkin(connection, put_back)
         return open_switch(connection, leave, streams_begin=True)
 
     errors_end = True
@@ -345,7 +360,7 @@ class PostgreSQL(Database):
 
 
 def _in_transaction(driver: Any) -> bool:
-    """Has psycopg, or asyncpg, sent BEGIN?"""
+    """Return whether psycopg, or asyncpg, has sent BEGIN."""
     pgconn = getattr(driver, "pgconn", None)
     if pgconn is not None:
         return int(pgconn.transaction_status) != IDLE
@@ -426,5 +441,5 @@ def _passes(text: str) -> bool:
 
 
 def tells_of_a_moment(answer: str) -> bool:
-    """Is it one that another try may not get?"""
+    """Return whether the answer describes a moment, so that a later connect may succeed."""
     return any(words in answer for words in _OF_A_MOMENT)

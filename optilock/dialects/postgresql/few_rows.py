@@ -1,11 +1,11 @@
 """A few rows: the statement of a single row for each of them, in one of psycopg's pipelines.
 
-The statement for many rows (:mod:`~optilock.dialects.postgresql.sets`) costs the server as much as
+The statement for many rows (:mod:`~optilock.dialects.postgresql.rows`) costs the server as much as
 several statements for one row do. Sent together, these are one round trip as well, and each says
 whether its row was matched. ``executemany`` of psycopg would only say how many were.
 
 Before them the rows are locked in key order, those that will miss as well: an UPDATE does not lock
-the row that it misses, and who locks it afterwards, to look at it, has locked the ones behind it.
+the row that it misses, and a lock that is taken afterwards would come out of order.
 Rows that the transaction has locked when it read them are not locked again.
 """
 
@@ -31,10 +31,8 @@ from sqlalchemy.types import TypeEngine
 
 from optilock.conditions.condition import parameter
 from optilock.conditions.write import Shape, Write
-from optilock.dialects.postgresql.sets import BRIEFLY, SetForm
+from optilock.dialects.postgresql.rows import BRIEFLY, SetForm
 from optilock.dialects.rows import execute_counted
-
-__all__ = ["FewRows", "few_rows"]
 
 #: Of more rows the statement for many is cheaper.
 MOST = 8
@@ -103,7 +101,7 @@ def one_by_one(writes: list[Write], *, locked: bool) -> list[list[Write]]:
 def few_rows(
     writes: list[Write], dialect: Dialect, many: SetForm, *, locked: bool
 ) -> FewRows | None:
-    """The form, where psycopg can send these rows so; are they ``locked`` already?"""
+    """Return the form, or ``None`` if psycopg cannot send these rows so."""
     shape = writes[0].shape
     if len(writes) > MOST or dialect.driver != "psycopg":
         return None
@@ -122,7 +120,7 @@ def _has_plain_key(shape: Shape) -> bool:
 
 
 def _is_plain(kind: TypeEngine[Any]) -> bool:
-    """Does psycopg send a list of such keys as they are?"""
+    """Return whether psycopg sends a list of such keys unchanged."""
     if isinstance(kind, types.Uuid):
         return bool(kind.as_uuid)
     return isinstance(kind, (types.Integer, types.Date))

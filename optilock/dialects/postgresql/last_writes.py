@@ -1,4 +1,4 @@
-"""The last writes of a unit of work go in one trip with COMMIT, over the :mod:`line`.
+"""The last writes of a pipelined unit go in one trip with COMMIT, over the :mod:`line`.
 
 =========================================  ====================================  ================
 the transaction so far                     form                                  if a row misses
@@ -7,18 +7,19 @@ nothing but plain SELECTs, READ            the UPDATE of SQLAlchemy, COMMIT     
 COMMITTED; one row
 the same; one row, which is added to       UPDATE ... RETURNING, COMMIT          COMMIT of nothing
 the same; several rows or tables           statements that raise                 the server skips
-                                           (:mod:`raising`), COMMIT              COMMIT
+                                           (``sets.py``), COMMIT                 COMMIT
 the same, and SELECTs that lock; all rows  as above                              as above; none does
 to be written are locked as they were read
 anything else: earlier writes, locks,      SAVEPOINT, statements that raise,     back to the
 ``SET LOCAL``, another level               COMMIT                                savepoint
 =========================================  ====================================  ================
 
-Where a listener sends a statement of its own before one of these (``before_cursor_execute``),
-nothing goes with COMMIT: the guard sends the rows as ever.
+If a listener sends a statement of its own before one of these (``before_cursor_execute``), nothing
+goes with COMMIT, and the guard (:mod:`optilock.watched.guard.writes_with_commit`) sends the rows as
+usual.
 
-After a miss the guard sends the rows once more, and learns which ones they are. Where the
-transaction has begun anew, nothing of it was lost: it had read, and that was all.
+After a miss the guard sends the rows once more, and learns which of them missed. Where another
+transaction has begun, nothing of the first one was lost: it had only read.
 """
 
 from __future__ import annotations
@@ -30,24 +31,27 @@ from typing import Any
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
-from optilock.conditions.write import Alone, Write
+from optilock.conditions.write import SingleWrite, Write
 from optilock.dialects.postgresql.few_rows import one_by_one
 from optilock.dialects.postgresql.line import Line
-from optilock.dialects.postgresql.sets import is_mark
-from optilock.dialects.rows import native
-from optilock.dialects.switch import Interposed, Leaves
+from optilock.dialects.postgresql.rows import is_mark
+from optilock.dialects.rows import execute_unguarded
+from optilock.dialects.switch import Interposed, Residue
 
 Statement = tuple[Any, Any]
 
-#: A task that is cancelled waits for the last writes, and should not do so for ever: where nobody
-#: has set another limit, it is ten seconds for each lock.
+#: A cancelled task waits for the last writes, and should not do so for ever: without another limit,
+#: it waits ten seconds for each lock.
 LOCK_TIMEOUT = (
     b"SELECT set_config('lock_timeout', '10s', true) WHERE current_setting('lock_timeout') = '0'"
 )
 
 
 class LastWrites:
-    """Sends the last writes of a unit's transaction."""
+    """Sends the last writes of a unit with COMMIT.
+
+    It is an :class:`~optilock.watched.session.record.Ending`.
+    """
 
     def __init__(self, line: Line) -> None:
         self._line = line
@@ -55,12 +59,12 @@ class LastWrites:
 
     @property
     def unanswered(self) -> bool:
-        """Was COMMIT sent with the last writes, and lost with its answer?"""
+        """True if COMMIT was sent with the last writes, and its answer was lost."""
         return self._line.unanswered
 
     @property
     def stored(self) -> bool:
-        """Was COMMIT carried out, so that nothing may come after it?"""
+        """True once COMMIT was carried out: no statement may follow it."""
         return self._stored or self._line.stored
 
     def over(self) -> None:
@@ -72,38 +76,39 @@ class LastWrites:
         connection: Connection,
         together: Sequence[list[Write]],
         database: Any,
-        alone: Alone | None = None,
+        alone: SingleWrite | None = None,
         *,
         locked: bool = False,
     ) -> list[Write] | None:
         """Write these rows, of one table each, and commit; or else return those that missed.
 
-        None: nothing was written, and nobody knows which rows miss. In both cases the transaction
-        goes on, or has begun anew. It has nothing to lose then; or its locks, where all rows are
-        ``locked`` and so none should miss.
+        After None nothing was written, and the missing rows are unknown. In both cases the
+        transaction goes on, or another one has begun. Then it had nothing to lose, or only its
+        locks, where all rows are ``locked`` and so none should miss.
         """
         line = self._line
         if line.has_spoken():
             return None
-        anew = line.left_behind() <= (Leaves.ROW_LOCKS if locked else Leaves.NOTHING)
-        if anew and len(together) == 1 and len(together[0]) == 1:
+        restarts = line.residue() <= (Residue.ROW_LOCKS if locked else Residue.NOTHING)
+        if restarts and len(together) == 1 and len(together[0]) == 1:
             try:
-                return self._one_row(connection, together[0][0], alone)
+                return self._send_row(connection, together[0][0], alone)
             except Interposed:
                 return None
         if alone is not None:
             return None
-        parts = [part for writes in together for part in one_by_one(writes, locked=locked)]
-        statements = [database.all_or_error(writes, connection.dialect) for writes in parts]
-        if None in statements:
+        statements = _raising_statements(connection, together, database, locked=locked)
+        if statements is None:
             return None
-        return [] if self._all(connection, statements, savepoint=not anew) else None
+        return [] if self._send_rows(connection, statements, savepoint=not restarts) else None
 
-    def _one_row(self, connection: Connection, write: Write, alone: Alone | None) -> list[Write]:
-        statement, params, written = alone or Alone.of(write)
+    def _send_row(
+        self, connection: Connection, write: Write, alone: SingleWrite | None
+    ) -> list[Write]:
+        statement, params, written = alone or SingleWrite.of(write)
         self._line.end_with((write.shape.token.parameter,), savepoint=False)
         try:
-            result = native(connection, statement, params)
+            result = execute_unguarded(connection, statement, params)
         finally:
             self._line.cut_short()
         if written(result):
@@ -111,14 +116,14 @@ class LastWrites:
         self._line.go_on()
         return [write]
 
-    def _all(
+    def _send_rows(
         self, connection: Connection, statements: Sequence[Statement], *, savepoint: bool
     ) -> bool:
         line = self._line
         line.end_with([next(iter(params)) for _, params in statements], savepoint=savepoint)
         try:
             for statement, params in statements:
-                native(connection, statement, params).close()
+                execute_unguarded(connection, statement, params).close()
         except DBAPIError as error:
             if error.orig is None or not is_mark(error.orig):
                 raise
@@ -134,6 +139,15 @@ class LastWrites:
             if line.cut_short():  # a value that could not be sent, after others that were
                 _end_pipeline(connection)
         return True
+
+
+def _raising_statements(
+    connection: Connection, together: Sequence[list[Write]], database: Any, *, locked: bool
+) -> list[Statement] | None:
+    """Return statements that raise an error on a miss; None if a row has no such statement."""
+    parts = (part for writes in together for part in one_by_one(writes, locked=locked))
+    statements = [database.all_or_error(writes, connection.dialect) for writes in parts]
+    return None if None in statements else statements
 
 
 def _end_pipeline(connection: Connection) -> None:

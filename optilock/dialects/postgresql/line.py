@@ -1,16 +1,16 @@
-"""What goes with a statement, on one connection of psycopg: BEGIN before it, COMMIT after it.
+"""BEGIN before a statement and COMMIT after it, on one connection of psycopg.
 
-For the length of a unit of work the driver's connection is in its autocommit mode, so that psycopg
-sends no BEGIN of its own, for which it would wait. In its place the :class:`Line` puts BEGIN before
-the next statement wherever the server is in no transaction, as psycopg does, and both go in one of
-psycopg's pipelines. Whoever rolls the driver's connection back need not tell the line: the server's
-own word, which the driver keeps, is what counts.
+This is the last step of the story in :mod:`optilock.unit.round_trips`. During a unit of work the
+driver's connection is in its autocommit mode, so that psycopg sends no BEGIN of its own, for which
+it would wait. Instead, the :class:`Line` puts BEGIN before the next statement whenever the server
+is in no transaction, as psycopg does, and both go in one of psycopg's pipelines. The server's own
+transaction status, which the driver keeps, decides that. So a rollback from anywhere is understood.
 
-The last statements of the transaction are announced (:meth:`Line.end_with`): they go in one
-pipeline with COMMIT after them. If one of them fails, the server skips COMMIT, and what undoes the
-failure goes before the next statement.
+The last statements of the transaction are announced (:meth:`Line.end_with`, by :mod:`last_writes`):
+they go in one pipeline with COMMIT after them. If one of them fails, the server skips COMMIT, and
+the commands that undo the failure go before the next statement.
 
-When the connection goes back to its pool, whatever path it takes, it is as it was before.
+When the connection returns to its pool, on any path, it is as it was before.
 """
 
 from __future__ import annotations
@@ -21,23 +21,16 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
 from types import MappingProxyType
 from typing import Any
-from weakref import WeakSet
 
-from sqlalchemy import Dialect, event
-from sqlalchemy.engine.cursor import CursorFetchStrategy
-
-from optilock.dialects.switch import AFTER_THE_END, Interposed, Leaves, is_plain, left_by
+from optilock.dialects.switch import AFTER_THE_END, Interposed, Residue, is_plain_select, residue_of
 from optilock.errors import OptilockError
-from optilock.mapped import DESCRIBED_ONCE
-
-__all__ = ["describe_once"]
 
 # PGTransactionStatusType and ConnStatusType of libpq
 # (https://www.postgresql.org/docs/current/libpq-status.html).
 IDLE, _IN_TRANSACTION, _IN_ERROR = 0, 2, 3
 _OK = 0
 
-_AS_EVER: Mapping[str, Any] = MappingProxyType({})
+_NO_OPTIONS: Mapping[str, Any] = MappingProxyType({})
 _PREPARED: Mapping[str, Any] = MappingProxyType({"prepare": True})
 _SAVEPOINT = b"SAVEPOINT optilock_last"
 _TO_SAVEPOINT = (
@@ -47,7 +40,7 @@ _TO_SAVEPOINT = (
 
 
 class _Together(deque[Callable[[], None]]):
-    """The commands of a pipeline, sent when the last one is there.
+    """The commands of a pipeline, sent together when the last one is added.
 
     psycopg would wait before each until the socket takes it, and send it as a packet of its own.
     """
@@ -79,35 +72,35 @@ class Line:
         self.cursor = driver.cursor_factory
         #: The context of the pipeline that is open.
         self.context: Any = None
-        #: No transaction begins as long as nothing needs one.
+        #: No transaction begins before a statement needs one.
         self._short = short
         #: A parameter of the statement that may go through without a transaction.
         self._through: str | None = None
-        #: COMMIT was sent, and nobody knows its answer.
+        #: COMMIT was sent, and its answer is unknown.
         self.unanswered = False
-        #: COMMIT was sent and carried out; nothing may come after it.
+        #: COMMIT was carried out; no statement may follow it.
         self.stored = False
         self._pgconn = driver.pgconn
         self._pipeline: Any = None
         self._commands = _Together()
         self._level = level
         self._limit = limit
-        #: What was sent since BEGIN leaves so much behind; at another level than READ COMMITTED
-        #: there is also the snapshot.
-        self._leaves = Leaves.NOTHING
-        #: What goes before the next statement if the transaction has failed.
+        #: The residue of all statements since BEGIN; at another level than READ COMMITTED there is
+        #: also the snapshot.
+        self._residue = Residue.NOTHING
+        #: Commands before the next statement if the transaction has failed.
         self._undo: tuple[bytes, ...] = ()
-        #: How many statements are still to come of the last ones; zero: these are not the last.
+        #: The number of last statements still to come; zero: the next one is not one of them.
         self._left = 0
-        #: A parameter of each of the last ones, by which it is known.
+        #: A parameter of each of the last statements, which identifies it.
         self._last: Sequence[str] = ()
         self._savepoint = False
         self._error: BaseException | None = None
 
-    # -- what the cursors ask --------------------------------------------------------------------
+    # -- called by the cursors -------------------------------------------------------------------
 
-    def goes_alone(self, query: Any, params: Any = None) -> bool:
-        """Does nothing go with the statement?
+    def is_sent_as_is(self, query: Any, params: Any = None) -> bool:
+        """Return whether no command goes with the statement.
 
         Raises:
             OptilockError: COMMIT was carried out.
@@ -121,27 +114,30 @@ class Line:
         if self.context is not None:
             return False
         status = self._pgconn.transaction_status
-        if self._short and status == IDLE and not self._needs_transaction(query, params):
-            return True
-        if status == _IN_TRANSACTION and not self._undo:
-            if self._leaves is not Leaves.MORE:
-                self._leaves = max(self._leaves, left_by(query))
-            return True
         if status == IDLE:
-            if self.stored:
-                raise OptilockError(AFTER_THE_END)
-            self._leaves = left_by(query) if self._is_read_committed() else Leaves.MORE
+            return self._is_sent_idle(query, params)
+        if self._undo:
             return False
-        return not self._undo
+        if status == _IN_TRANSACTION and self._residue is not Residue.MORE:
+            self._residue = max(self._residue, residue_of(query))
+        return True
+
+    def _is_sent_idle(self, query: Any, params: Any) -> bool:
+        if self._short and not self._needs_transaction(query, params):
+            return True
+        if self.stored:
+            raise OptilockError(AFTER_THE_END)
+        self._residue = residue_of(query) if self._is_read_committed() else Residue.MORE
+        return False
 
     @property
     def options(self) -> Mapping[str, Any]:
-        """How psycopg is to execute the statement.
+        """Options of psycopg's ``execute``.
 
-        One that it has counted, and then prepares in a pipeline, it takes for prepared whatever
-        becomes of it. Of the last ones, the server skips those that come after a miss.
+        psycopg treats a statement that it has counted, and then prepares in a pipeline, as prepared
+        in any case. But after a miss the server skips the rest of the last statements.
         """
-        return _PREPARED if self._left > 0 and len(self._last) > 1 else _AS_EVER
+        return _PREPARED if self._left > 0 and len(self._last) > 1 else _NO_OPTIONS
 
     def _needs_transaction(self, query: Any, params: Any) -> bool:
         if self.stored:
@@ -151,19 +147,19 @@ class Line:
             if not _carries(params, announced):
                 raise Interposed
             self.stored = True
-        elif not is_plain(query):
+        elif not is_plain_select(query):
             self.begin()
         return self.begun
 
-    def entered(self, context: Any, pipeline: Any) -> None:
-        """The pipeline is open: what goes before the statement goes first."""
+    def begin_pipeline(self, context: Any, pipeline: Any) -> None:
+        """Add the commands before the statement to the new pipeline."""
         self.context, self._pipeline = context, pipeline
         self._commands = pipeline.command_queue = _Together()
         for command in self.commands_before():
             self._add(command)
 
     def commands_before(self) -> Sequence[bytes]:
-        """What goes before the next statement, and then not again."""
+        """Return the commands before the next statement, once."""
         commands: list[bytes] = []
         status = self._pgconn.transaction_status
         if status == IDLE:
@@ -178,14 +174,14 @@ class Line:
                 commands.append(_SAVEPOINT)
         return commands
 
-    def failed(self, error: BaseException) -> None:
-        """The first error counts; no statement, and no COMMIT, is to follow it."""
+    def note_error(self, error: BaseException) -> None:
+        """Keep the first error; no statement, and no COMMIT, follows it."""
         if self._error is None:
             self._error = _first_of(error)
         self._left = 0
 
-    def is_complete(self) -> bool:
-        """Was this the statement after which the pipeline ends? Then COMMIT is added, if any."""
+    def completes_trip(self) -> bool:
+        """Return whether the pipeline ends after this statement, with COMMIT after the last one."""
         if self._left > 1:
             self._left -= 1
             return False
@@ -196,8 +192,8 @@ class Line:
         self._commands.complete = True
         return True
 
-    def left(self) -> None:
-        """The pipeline is over, and the server has answered, if the connection lives.
+    def end_pipeline(self) -> None:
+        """Read the state after the pipeline: the server has answered, if the connection lives.
 
         Raises:
             Exception: the first error of its statements.
@@ -206,84 +202,84 @@ class Line:
         error, self._error = self._error, None
         if self.unanswered and self._pgconn.status == _OK:
             status = self._pgconn.transaction_status
-            # In a transaction that failed, it was skipped. Otherwise it is what has failed.
+            # COMMIT was skipped in a transaction that failed. Otherwise COMMIT itself has failed.
             self.unanswered = status != _IN_ERROR and error is not None and _is_silent(error)
             self.stored = status == IDLE and error is None
         if error is not None:
             raise error
 
-    def interrupted(self) -> None:
-        """Neither an answer nor an error: the connection is thrown away."""
+    def drop_pipeline(self) -> None:
+        """End without an answer or an error: the connection is thrown away."""
         self.context = self._pipeline = self._error = None
         self._commands.complete = True
         self._left = 0
 
     def _add(self, command: bytes) -> None:
-        # As psycopg itself adds them: a cursor for each would cost as much as the statement.
+        # psycopg adds its own like this; a cursor for each would cost as much as the statement.
         self._commands.append(partial(self._pgconn.send_query_params, command, None))
         self._pipeline.result_queue.append(None)
 
-    # -- what a short unit asks --------------------------------------------------------------------
+    # -- the switch of a short unit ----------------------------------------------------------------
 
     @property
     def begun(self) -> bool:
-        """Is there a transaction, or one that begins with the next statement?"""
+        """True if there is a transaction, or the next statement begins one."""
         return not self._short
 
     def begin(self) -> None:
-        """A transaction begins with the next statement."""
+        """Let a transaction begin with the next statement."""
         self._short = self.stored = False
 
     def let_through(self, statement: Any, parameter: str) -> None:
-        """This statement is the write of the unit, and commits itself."""
+        """Announce the statement that writes the unit's row and commits itself."""
         self._through = parameter
 
     def carried_out(self) -> bool:
         return self.stored
 
-    # -- what the last writes ask ----------------------------------------------------------------
+    # -- called by the last writes ---------------------------------------------------------------
 
-    def left_behind(self) -> Leaves:
-        """What would be lost if the transaction were ended and begun anew?"""
+    def residue(self) -> Residue:
+        """Return what the transaction would lose if it were ended and another one begun."""
         if self._pgconn.transaction_status == IDLE:
-            return Leaves.NOTHING if self._is_read_committed() else Leaves.MORE
-        return self._leaves
+            return Residue.NOTHING if self._is_read_committed() else Residue.MORE
+        return self._residue
 
     def has_spoken(self) -> bool:
-        """Has the server said something that nobody has read, or hung up?
+        """Return whether the server has sent something unread, or hung up.
 
-        Then a transaction is not ended along with its last statements: what is wrong would be
-        found no earlier than behind the COMMIT that was sent.
+        Then COMMIT does not go with the last statements, because the error would be read only
+        behind a COMMIT that was sent.
         """
         return has_spoken(self._pgconn)
 
     def end_with(self, parameters: Sequence[str], *, savepoint: bool) -> None:
-        """COMMIT goes with the next statements, which have these parameters, one each.
+        """Send COMMIT with the next statements, which have these parameters, one each.
 
         If one of them fails, the transaction is as it was before them (with a ``savepoint``), or
-        another one that has begun anew.
+        another one begins.
         """
         self._last, self._left, self._savepoint = parameters, len(parameters), savepoint
 
     def undo(self) -> None:
-        """The last statements failed, as they should where a row has missed, or were cut short."""
+        """Undo the last statements, which failed because a row has missed, or were cut short."""
         self._undo = _TO_SAVEPOINT if self._savepoint else (b"ROLLBACK", self._begin())
-        self._leaves = Leaves.MORE if self._savepoint else Leaves.NOTHING
+        self._residue = Residue.MORE if self._savepoint else Residue.NOTHING
 
     def cut_short(self) -> bool:
-        """An error came before all of the last statements were sent.
+        """End the last statements after an error came before all of them were sent.
 
-        True if some were: then one more has to be sent, with which the pipeline ends.
+        Returns True if some were sent: then one more statement must end the pipeline.
         """
         self._left = 0
         return self.context is not None
 
     def go_on(self) -> None:
-        """COMMIT was carried out and has stored nothing: another transaction begins."""
+        """Let another transaction begin after a COMMIT that has stored nothing."""
         self.stored = False
 
     def over(self) -> None:
-        """The unit has ended: who uses the connection from here on does not belong to it."""
+        """End the unit: later statements on the connection do not belong to it."""
         self.stored = False
         self._undo = ()
 
@@ -299,13 +295,13 @@ class Line:
 
 
 def _carries(params: Any, name: str) -> bool:
-    """Is the parameter among those of the statement? A listener's own has others, or none."""
+    """Return whether the statement has the parameter; a listener's statement does not."""
     return isinstance(params, Mapping) and name in params
 
 
 @lru_cache(maxsize=64)
 def _begin(level: Any, read_only: bool | None, deferrable: bool | None) -> bytes:
-    """BEGIN with what was set on the driver's connection."""
+    """Return BEGIN with the settings of the driver's connection."""
     words = ["BEGIN"]
     if level is not None:
         words.append(f"ISOLATION LEVEL {_name(level)}")
@@ -322,7 +318,7 @@ def _name(level: Any) -> str:
 
 
 def has_spoken(pgconn: Any) -> bool:
-    """Is there something to be read from the server?"""
+    """Return whether there is something to read from the server."""
     if not hasattr(select, "poll"):  # Windows
         return bool(select.select([pgconn.socket], [], [], 0)[0])
     socket = select.poll()
@@ -334,63 +330,17 @@ def has_spoken(pgconn: Any) -> bool:
 
 
 def _first_of(error: BaseException) -> BaseException:
-    """The error for which psycopg says of a later statement that its pipeline was aborted."""
+    """Return the error that caused psycopg's ``PipelineAborted`` of a later statement."""
     while type(error).__name__ == "PipelineAborted" and error.__context__ is not None:
         error = error.__context__
     return error
 
 
-#: The database itself does not know what became of COMMIT (40003, 08007).
+#: SQLSTATEs for an unknown outcome of COMMIT.
 _UNKNOWN = frozenset({"40003", "08007"})
 
 
 def _is_silent(error: BaseException) -> bool:
-    """Does the error leave open whether COMMIT was carried out, though the connection lives?"""
+    """Return whether the outcome of COMMIT stays unknown, though the connection lives."""
     code = getattr(error, "sqlstate", None)
     return code is None or code in _UNKNOWN
-
-
-# -- the columns of a result, described once for each of optilock's own queries --------------------
-#
-# SQLAlchemy asks the cursor for its ``description`` after every SELECT, for which psycopg makes
-# an object for each column: a twentieth of what a short unit costs. It needs it for the first
-# result of a query alone, and later takes the columns from what it has compiled. So the
-# description is kept there as well.
-
-#: An attribute of what SQLAlchemy has compiled: how its results are fetched.
-_FETCHED = "_optilock_fetched"
-_listening: WeakSet[Dialect] = WeakSet()
-
-
-def describe_once(dialect: Dialect) -> None:
-    """From here on, this engine's results of optilock's own queries are described once."""
-    if dialect.driver == "psycopg" and dialect not in _listening:
-        event.listen(dialect, "do_execute", _do_execute)
-        _listening.add(dialect)
-
-
-class _Described(CursorFetchStrategy):
-    """As SQLAlchemy fetches rows; the description is that of the first result."""
-
-    __slots__ = ("_columns", "_first")
-
-    def __init__(self, cursor: Any, compiled: Any) -> None:
-        self._columns: Sequence[Any] = ()
-        self._first = cursor, compiled
-
-    @property
-    def alternate_cursor_description(self) -> Sequence[Any]:  # type: ignore[override]
-        """Asked for after a statement was executed; from the first time on, it is kept."""
-        if not self._columns:
-            cursor, compiled = self._first
-            self._columns, self._first = [tuple(one) for one in cursor.description], (None, None)
-            setattr(compiled, _FETCHED, self)
-        return self._columns
-
-
-def _do_execute(cursor: Any, statement: str, params: Any, context: Any) -> None:
-    """It leaves the execution to SQLAlchemy, and to other listeners."""
-    if context is not None and DESCRIBED_ONCE in context.execution_options:
-        compiled = context.compiled
-        fetched = getattr(compiled, _FETCHED, None)
-        context.cursor_fetch_strategy = fetched or _Described(cursor, compiled)

@@ -34,9 +34,7 @@ from sqlalchemy import (
     update,
 )
 from sqlalchemy.dialects import postgresql
-from sqlalchemy.ext.compiler import compiles
 
-from optilock.conditions.condition import Clock, Later
 from optilock.dialects.catalogue import Catalogue, StoredColumn, StoredTable, keys_of
 from optilock.dialects.migrations import (
     Filled,
@@ -48,13 +46,11 @@ from optilock.dialects.migrations import (
     Target,
     TriggerDDL,
     Ways,
-    sends,
+    step_of,
 )
-from optilock.dialects.postgresql.weak import NO_BUMP, RELATION, Relation
-from optilock.dialects.values import plain, quoted, quoted_table, sql_literal, sql_of
+from optilock.dialects.postgresql.weak_settings import NO_BUMP, RELATION, Relation
+from optilock.dialects.values import plain_ddl, quote_name, quote_table, sql_literal, sql_of
 from optilock.tokens.guard_trigger import GuardTrigger
-from optilock.tokens.timestamp import NextServerTime, ServerTime
-from optilock.tokens.unique import RandomUuid
 
 HERE = (
     "CASE WHEN CAST(:schema AS text) IS NULL THEN pg_table_is_visible(c.oid)"
@@ -63,12 +59,6 @@ HERE = (
 
 #: Bytes of a name.
 _LONGEST = 63
-
-
-@compiles(RandomUuid, "postgresql")
-def _random_uuid(element: RandomUuid, compiler: Any, **options: Any) -> str:
-    """A core function since PostgreSQL 13."""
-    return "gen_random_uuid()"
 
 
 _FIRES = "BEFORE UPDATE FOR EACH ROW"
@@ -121,7 +111,7 @@ class PostgreSQLGuard(GuardTriggers):
         return f"{_FIRES} WHEN {_bare(same)}"
 
     def create(self, guard: GuardTrigger) -> tuple[str, ...]:
-        trigger, table = quoted(self.dialect, guard.name), self.table(guard)
+        trigger, table = quote_name(self.dialect, guard.name), self.table(guard)
         version = f"{self.new(guard.column)} = {self.old(guard.column)}"
         source = self.source(guard)
         tag = "$optilock$" if "$optilock$" not in source else "$optilock_guard$"
@@ -135,13 +125,13 @@ class PostgreSQLGuard(GuardTriggers):
 
     def drop(self, guard: GuardTrigger) -> tuple[str, ...]:
         return (
-            f"DROP TRIGGER IF EXISTS {quoted(self.dialect, guard.name)} ON {self.table(guard)}",
+            f"DROP TRIGGER IF EXISTS {quote_name(self.dialect, guard.name)} ON {self.table(guard)}",
             f"DROP FUNCTION IF EXISTS {self.trigger(guard)}()",
         )
 
     def source(self, guard: GuardTrigger) -> str:
         ignored = "".join(
-            f"    counted.{quoted(self.dialect, name)} := {self.old(name)};\n"
+            f"    counted.{quote_name(self.dialect, name)} := {self.old(name)};\n"
             for name in guard.ignore
         )
         return (
@@ -161,18 +151,6 @@ class PostgreSQLGuard(GuardTriggers):
             f"    RAISE EXCEPTION USING MESSAGE = {sql_literal(self.refusal(guard))},\n"
             f"        HINT = {sql_literal(hint)}, ERRCODE = 'integrity_constraint_violation';\n"
         )
-
-
-@compiles(ServerTime, "postgresql")
-def _server_time(element: ServerTime, compiler: Any, **options: Any) -> str:
-    """Not ``now()``, which is the time at which the transaction began."""
-    return "clock_timestamp()"
-
-
-@compiles(NextServerTime, "postgresql")
-def _next_server_time(element: NextServerTime, compiler: Any, **options: Any) -> str:
-    old = compiler.process(element.clauses, **options)
-    return f"greatest(clock_timestamp(), {old} + interval '1 microsecond')"
 
 
 def version_trigger(names: Names) -> TriggerDDL:
@@ -223,13 +201,13 @@ class PostgreSQLWays(Ways):
         return len(name.encode()) <= self.longest_name
 
     def begin(self, connection: Connection, lock_timeout: float) -> None:
-        """Only for this transaction: a pooler may hand the connection to somebody else."""
+        """Only for this transaction: a pooler may hand the connection to another client."""
         milliseconds = f"{max(1, round(lock_timeout * 1000))}ms"
         connection.execute(select(func.set_config("lock_timeout", milliseconds, True)))
 
     def holder(self, connection: Connection, table: Table) -> str | None:
         """Of another user's transaction only the number is shown."""
-        name = quoted_table(connection.dialect, table.name, table.schema)
+        name = quote_table(connection.dialect, table.name, table.schema)
         found = connection.execute(_HOLDER, {"name": name}).first()
         if found is None:
             return None
@@ -243,14 +221,14 @@ class PostgreSQLWays(Ways):
         table, column = target.names(dialect)
         kind = target.token.type().compile(dialect)
         return [
-            sends(
+            step_of(
                 f"ALTER TABLE {table} ADD COLUMN {column} {kind}",
                 self._default(target, dialect),
             )
         ]
 
     def set_default(self, target: Target, dialect: Dialect) -> Sequence[Step]:
-        return [sends(self._default(target, dialect))]
+        return [step_of(self._default(target, dialect))]
 
     def _default(self, target: Target, dialect: Dialect) -> str:
         table, column = target.names(dialect)
@@ -258,7 +236,7 @@ class PostgreSQLWays(Ways):
         return f"ALTER TABLE {table} ALTER COLUMN {column} SET DEFAULT {first}"
 
     def fill(self, connection: Connection, target: Target, after: Key | None, size: int) -> Filled:
-        """Lock what nobody holds, write it, and tell the last key: one statement."""
+        """Lock free rows, write them, and return the last key: one statement."""
         row = connection.execute(self._filling(target, after, size)).first()
         return (0, None) if row is None else (row[0], tuple(row[1:]))
 
@@ -286,26 +264,26 @@ class PostgreSQLWays(Ways):
         (table, column), check = target.names(dialect), _check(target, dialect)
         alter = f"ALTER TABLE {table}"
         return [
-            sends(
+            step_of(
                 self._default(target, dialect),
                 f"{alter} DROP CONSTRAINT IF EXISTS {check}",
                 f"{alter} ADD CONSTRAINT {check} CHECK ({column} IS NOT NULL) NOT VALID",
             ),
-            sends(f"{alter} VALIDATE CONSTRAINT {check}"),
-            sends(
+            step_of(f"{alter} VALIDATE CONSTRAINT {check}"),
+            step_of(
                 f"{alter} ALTER COLUMN {column} SET NOT NULL",
                 f"{alter} DROP CONSTRAINT {check}",
             ),
         ]
 
     def undo_require(self, target: Target, dialect: Dialect) -> Sequence[Step]:
-        """The CHECK: an UPDATE of a row that has no version would fail, whatever it changes."""
+        """Drop the CHECK: every UPDATE of a row without a version would fail."""
         table, _ = target.names(dialect)
-        return [sends(f"ALTER TABLE {table} DROP CONSTRAINT IF EXISTS {_check(target, dialect)}")]
+        return [step_of(f"ALTER TABLE {table} DROP CONSTRAINT IF EXISTS {_check(target, dialect)}")]
 
     def hides_rows(self, connection: Connection, target: Target) -> bool:
         """Row-level security, of which table owners and superusers are usually free."""
-        name = quoted_table(connection.dialect, target.table.name, target.table.schema)
+        name = quote_table(connection.dialect, target.table.name, target.table.schema)
         asked = text("SELECT row_security_active(CAST(:name AS regclass))")
         return bool(connection.scalar(asked, {"name": name}))
 
@@ -314,7 +292,7 @@ class PostgreSQLWays(Ways):
         return found
 
     def schema_of(self, connection: Connection, table: str) -> str | None:
-        """The first of the ``search_path`` that has it; what is made is to stand there as well."""
+        """Return the first schema of the ``search_path`` that has the table."""
         found: str | None = connection.scalar(text(_ELSEWHERE), {"name": table})
         return found
 
@@ -322,16 +300,16 @@ class PostgreSQLWays(Ways):
         self, connection: Connection, table: str, schema: str | None, names: tuple[str, str]
     ) -> None:
         """NOT NULL is a constraint since PostgreSQL 18; the next one of that name had a number."""
-        named = quoted_table(connection.dialect, table, schema)
+        named = quote_table(connection.dialect, table, schema)
         known = set(connection.scalars(_CONSTRAINTS, {"name": named}))
         before, after = (not_null_name(table, name) for name in names)
         if before in known and after not in known:
-            old, new = (quoted(connection.dialect, name) for name in (before, after))
-            connection.execute(plain(f"ALTER TABLE {named} RENAME CONSTRAINT {old} TO {new}"))
+            old, new = (quote_name(connection.dialect, name) for name in (before, after))
+            connection.execute(plain_ddl(f"ALTER TABLE {named} RENAME CONSTRAINT {old} TO {new}"))
 
     def rows(self, connection: Connection, target: Target) -> int | None:
         """The planner's estimate."""
-        table = quoted_table(connection.dialect, target.table.name, target.table.schema)
+        table = quote_table(connection.dialect, target.table.name, target.table.schema)
         found = connection.scalar(
             text("SELECT reltuples::bigint FROM pg_class WHERE oid = CAST(:name AS regclass)"),
             {"name": table},
@@ -423,17 +401,3 @@ class PostgreSQLCatalogue(Catalogue):
 def _column(row: tuple[str, str, bool, str | None, bool, bool, str | None, bool]) -> StoredColumn:
     name, kind, nullable, default, generated, numbered, lax, fixed = row
     return StoredColumn(name, kind, nullable, default, generated, numbered, lax=lax, fixed=fixed)
-
-
-# -- the clock of conditions -----------------------------------------------------------------------
-
-
-@compiles(Clock, "postgresql")
-def _clock(element: Clock, compiler: Any, **options: Any) -> str:
-    return "clock_timestamp()"
-
-
-@compiles(Later, "postgresql")
-def _later(element: Later, compiler: Any, **options: Any) -> str:
-    moment, length = (compiler.process(one, **options) for one in element.clauses)
-    return f"({moment} + {length} * interval '1 millisecond')"

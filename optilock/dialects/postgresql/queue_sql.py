@@ -7,10 +7,10 @@ trip for it.
 ``= ANY(ARRAY(SELECT ... LIMIT n))``, not a join: with a join a plan for any ``n`` expects many
 rows, and reads the whole table. ``FOR NO KEY UPDATE`` is the lock that an UPDATE takes anyway.
 
-Whoever sends tells those who wait (NOTIFY) only if there is somebody: a NOTIFY in each transaction
-would halve the rate of the senders, because their COMMITs then go one after the other. Somebody who
-waits holds an advisory lock; a sender tries to share it, for as long as its transaction lasts, and
-knows by that.
+A sender wakes waiting sessions (NOTIFY) only if there are some: a NOTIFY in each transaction would
+halve the rate of the senders, because it serialises their COMMITs. A waiting session holds an
+advisory lock. A sender tries to share it for as long as its transaction lasts, and fails if a
+session waits.
 """
 
 from __future__ import annotations
@@ -38,20 +38,11 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.dialects.postgresql import insert
-from sqlalchemy.ext.compiler import compiles
 
-from optilock.dialects.queue_sql import Messages, Place, Row, StatementTime
+from optilock.dialects.queue_sql import Messages, Place, Row
 from optilock.dialects.queue_sql.parts import by_id
-from optilock.dialects.values import quoted_table, sql_of
+from optilock.dialects.values import quote_table, sql_of
 from optilock.tokens.timestamp import UtcDateTime
-
-__all__ = ["BEGINNING", "Floor", "Low", "PostgreSQLMessages"]
-
-
-@compiles(StatementTime, "postgresql")
-def _begun(element: StatementTime, compiler: Any, **options: Any) -> str:
-    return "statement_timestamp()"
-
 
 _DIALECT = postgresql.dialect()  # type: ignore[no-untyped-call]
 _PARAMETER = re.compile(r"(?<!:):(\w+)")
@@ -125,7 +116,7 @@ class PostgreSQLMessages(Messages):
 
     @property
     def _table(self) -> str:
-        return quoted_table(_DIALECT, self.m.name, self.m.schema)
+        return quote_table(_DIALECT, self.m.name, self.m.schema)
 
     @property
     def _now(self) -> str:
@@ -211,7 +202,7 @@ class PostgreSQLMessages(Messages):
         )
 
     def _told(self) -> str:
-        """NOTIFY if somebody waits; asked once for all rows, because it depends on none."""
+        """SQL of a NOTIFY if a session waits; evaluated once for all rows."""
         return (
             f"SELECT CASE WHEN NOT pg_try_advisory_xact_lock_shared({self.lock})"
             f" THEN pg_notify('{self.channel}', '') END"
@@ -287,23 +278,21 @@ class PostgreSQLMessages(Messages):
         return insert(table).on_conflict_do_nothing()
 
     def send(self, connection: Connection, rows: list[dict[str, Any]], receipt: UUID) -> list[int]:
+        statement, given = self._sending(rows)
+        return [*connection.scalars(statement, {**given, "new_receipt": receipt, **self._mine})]
+
+    def _sending(self, rows: list[dict[str, Any]]) -> tuple[Any, dict[str, Any]]:
+        """The statement for these rows, and its parameters."""
         first = rows[0]
         if len(rows) == 1:
-            alone = {**first, "new_receipt": receipt, **self._mine}
-            return [row[0] for row in connection.execute(self._send_one, alone)]
-        bodies = "\n".join([row["new_body"] for row in rows])
-        given: dict[str, Any] = {"new_receipt": receipt, "bodies": bodies, **self._mine}
-        if len({(row["delay"], row["ttl"]) for row in rows}) == 1 and not any(
-            row["new_headers"] for row in rows
-        ):
-            given |= {"delay": first["delay"], "ttl": first["ttl"]}
-            return [row[0] for row in connection.execute(self._send_alike, given)]
-        given |= {
-            "delays": [row["delay"] for row in rows],
-            "ttls": [row["ttl"] for row in rows],
-            "headers": [row["new_headers"] for row in rows],
-        }
-        return [row[0] for row in connection.execute(self._send, given)]
+            return self._send_one, first
+        given: dict[str, Any] = {"bodies": "\n".join([row["new_body"] for row in rows])}
+        times = {(row["delay"], row["ttl"]) for row in rows}
+        if len(times) == 1 and not any(row["new_headers"] for row in rows):
+            return self._send_alike, {**given, "delay": first["delay"], "ttl": first["ttl"]}
+        for name, key in (("delays", "delay"), ("ttls", "ttl"), ("headers", "new_headers")):
+            given[name] = [row[key] for row in rows]
+        return self._send, given
 
     # -- waiting ---------------------------------------------------------------------------------
 
@@ -322,7 +311,7 @@ class PostgreSQLMessages(Messages):
         return bool(connection.scalar(text(f"SELECT pg_try_advisory_lock({self.lock})")))
 
     def is_watched(self, connection: Connection) -> bool:
-        """By a waiter, or is it a sender who has the lock now, shared?"""
+        """Return whether a waiting session, and not a sender, has the lock."""
         high, low = (self.lock >> 32) & 0xFFFFFFFF, self.lock & 0xFFFFFFFF
         asked = (
             "SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND granted"

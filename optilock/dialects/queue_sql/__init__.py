@@ -1,7 +1,7 @@
 """The statements of a queue: values in, rows out. :mod:`optilock.queue` gives them their meaning.
 
 A statement is made once for each queue, and gets its values as parameters. :class:`Messages` is for
-any database that has RETURNING; each engine's file has what is better there, or different.
+any database that has RETURNING; each engine's file overrides statements that differ there.
 
 =========  =========================================================================================
 parts      the parts of the statements: the queue's place, clocks, columns and locks; sending
@@ -12,10 +12,10 @@ groups     messages of groups
 """
 
 from optilock.dialects.queue_sql.groups import Groups
-from optilock.dialects.queue_sql.parts import Place, Row, Sending, StatementTime
+from optilock.dialects.queue_sql.parts import Place, Row, Sending
 from optilock.dialects.queue_sql.receiving import Looking, Waiting
 
-__all__ = ["Messages", "Place", "Row", "StatementTime"]
+__all__ = ["Messages", "Place", "Row"]
 
 
 class Messages(Groups, Sending, Looking, Waiting):

@@ -8,11 +8,9 @@ from uuid import UUID
 
 from sqlalchemy import Connection, delete, exists, func, select, update
 
-from optilock.conditions.condition import later
 from optilock.dialects.queue_sql.parts import Place, Row, by_id
 from optilock.dialects.queue_sql.receiving import Receiving
-
-__all__ = ["Groups"]
+from optilock.tokens.sql_functions import add_milliseconds
 
 
 class Groups(Receiving):
@@ -22,7 +20,7 @@ class Groups(Receiving):
         self._some_group = select(g.c.group_key).where(self.mine(g), self.is_visible(g)).limit(1)
 
     def has_groups(self, connection: Connection) -> bool:
-        """Is there a group with something to receive?"""
+        """Return whether a group has a message to receive."""
         return connection.execute(self._some_group).first() is not None
 
     def claim_groups(
@@ -72,14 +70,14 @@ class Groups(Receiving):
         taken = {row.id: row.group_key for row in rows}
         for head, key in taken.items():
             statement = update(g).where(mine, g.c.group_key == key)
-            values = {"holder": head, "visible_at": later(self.place.now, length)}
+            values = {"holder": head, "visible_at": add_milliseconds(self.place.now, length)}
             connection.execute(statement.values(values))
         for key, first in heads.items():
             if key in taken.values():
                 continue
             statement = update(g).where(mine, g.c.group_key == key)
             if first is None:  # somebody may be sending to it
-                moment: Any = later(self.place.now, 1_000)
+                moment: Any = add_milliseconds(self.place.now, 1_000)
             else:
                 moment = func.coalesce(
                     select(m.c.visible_at).where(m.c.id == first).scalar_subquery(),
@@ -88,7 +86,7 @@ class Groups(Receiving):
             connection.execute(statement.values(visible_at=moment))
 
     def lock_groups(self, connection: Connection, keys: Sequence[str]) -> None:
-        """Before their messages, as who receives does."""
+        """Lock them before their messages, as a receive does."""
         g = self.g
         found = select(g.c.group_key).where(self.mine(g), g.c.group_key.in_(keys))
         connection.execute(self.locked(found.order_by(g.c.group_key), g)).all()
@@ -104,7 +102,7 @@ class Groups(Receiving):
     ) -> int:
         """The groups whose messages ``holders`` were received last; how many there are."""
         g = self.g
-        values: dict[str, Any] = {"visible_at": later(self.place.now, length)}
+        values: dict[str, Any] = {"visible_at": add_milliseconds(self.place.now, length)}
         if done:
             values["holder"] = None
         mine = update(g).where(
@@ -113,9 +111,9 @@ class Groups(Receiving):
         return int(connection.execute(mine.values(values)).rowcount)
 
     def remove_groups(self, connection: Connection, keys: Sequence[str]) -> None:
-        """Those that have no message; whoever is sending to one keeps it. Needs a transaction.
+        """Remove groups without a message, except those that a sender has locked.
 
-        The messages are looked for in a statement of its own, which sees all that was committed
+        Needs a transaction: a second statement looks for messages, and sees all that was committed
         before the groups were locked.
         """
         m, g = self.m, self.g
@@ -148,7 +146,7 @@ class Groups(Receiving):
             "tenant": place.tenant,
             "queue": place.queue,
             "group_key": key,
-            "visible_at": later(place.begun, delay),
+            "visible_at": add_milliseconds(place.begun, delay),
         }
 
     def purge_groups(self, connection: Connection) -> None:

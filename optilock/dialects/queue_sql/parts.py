@@ -1,8 +1,8 @@
-"""What the statements of a queue are made of: its place, its clocks, its columns and its locks.
+"""The parts of a queue's statements: its place, its clocks, its columns and its locks.
 
-Two clocks: what is looked up in an index is compared with the begin of the statement
+Two clocks: values that an index finds are compared with the begin of the statement
 (:class:`StatementTime`), because databases use an index for nothing that moves while they look.
-What begins now (a time out) begins at :class:`~optilock.conditions.condition.Clock`.
+What begins now (a time out) begins at :class:`~optilock.tokens.timestamp.ServerTime`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from sqlalchemy import (
     BigInteger,
     ColumnElement,
     Connection,
-    FunctionElement,
     Select,
     Table,
     and_,
@@ -28,44 +27,12 @@ from sqlalchemy import (
     select,
 )
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.ext.compiler import compiles
 
-from optilock.conditions.condition import Clock, later
-from optilock.errors import ConfigurationError
 from optilock.tables.queue import RECEIPT, MessageTables
-from optilock.tokens.timestamp import UtcDateTime
-
-__all__ = [
-    "Parts",
-    "Place",
-    "Row",
-    "Sending",
-    "StatementTime",
-    "by_id",
-    "milliseconds",
-    "was_undone",
-]
+from optilock.tokens.sql_functions import ServerTime, StatementTime, add_milliseconds
 
 #: A message as it is read; the order is that of :meth:`Parts.columns`.
 Row = Any
-
-
-class StatementTime(FunctionElement[Any]):
-    """The begin of the statement, in UTC."""
-
-    inherit_cache = True
-    type = UtcDateTime()
-
-
-@compiles(StatementTime)
-def _on_another_database(element: Any, compiler: Any, **options: Any) -> str:
-    """Each engine that can has its own rule in its folder; this is for all others."""
-    if compiler.dialect.name == "default":  # str(statement)
-        return "CURRENT_TIMESTAMP"
-    raise ConfigurationError(
-        f"A queue works on PostgreSQL, MariaDB and SQLite, not on {compiler.dialect.name}: optilock"
-        " does not know its clock."
-    )
 
 
 @dataclass(frozen=True)
@@ -80,7 +47,7 @@ class Place:
 
     @property
     def now(self) -> ColumnElement[Any]:
-        return Clock() if self.clock is None else self.clock
+        return ServerTime() if self.clock is None else self.clock
 
     @property
     def begun(self) -> ColumnElement[Any]:
@@ -92,7 +59,7 @@ _UNDONE = "_optilock_undone"
 
 
 def was_undone(error: BaseException) -> bool:
-    """Did it leave :meth:`Parts.atomic` before COMMIT was sent?"""
+    """Return whether the error left :meth:`Parts.atomic` before COMMIT was sent."""
     return bool(vars(error).get(_UNDONE))
 
 
@@ -176,7 +143,7 @@ class Parts:
         return query.with_for_update(of=table, skip_locked=True, key_share=True)
 
     def skip_locked_all(self, query: Select[Any], table: Table) -> Select[Any]:
-        """Those left out as well on which somebody relies."""
+        """Return the query that also skips rows with a shared lock."""
         return query.with_for_update(of=table, skip_locked=True)
 
     def locked(self, query: Select[Any], table: Table) -> Select[Any]:
@@ -188,7 +155,7 @@ class Parts:
 
     def _received(self) -> dict[str, Any]:
         return {
-            "visible_at": later(self.place.now, milliseconds()),
+            "visible_at": add_milliseconds(self.place.now, milliseconds()),
             "receipt": bindparam("new_receipt", type_=RECEIPT),
             "receives": self.m.c.receives + 1,
         }
@@ -207,9 +174,9 @@ class Sending(Parts):
         return {
             "tenant": self.place.tenant,
             "queue": self.place.queue,
-            "visible_at": later(begun, milliseconds("delay")),
+            "visible_at": add_milliseconds(begun, milliseconds("delay")),
             "sent_at": begun,
-            "expires_at": later(begun, milliseconds("ttl")),
+            "expires_at": add_milliseconds(begun, milliseconds("ttl")),
             "receipt": bindparam("new_receipt", type_=RECEIPT),
             "receives": 0,
             "body": bindparam("new_body"),
@@ -236,7 +203,7 @@ class Sending(Parts):
         return found
 
     def same_key(self, connection: Connection, dedup: str) -> Any:
-        """``id``, ``receives`` and ``over`` of the message with that key: is it of no effect?"""
+        """Return ``id``, ``receives`` and ``over`` (expired) of the message with that key."""
         m = self.m
         over = and_(m.c.expires_at.is_not(None), m.c.expires_at <= self.place.begun)
         found = select(m.c.id, m.c.receives, over.label("over"))

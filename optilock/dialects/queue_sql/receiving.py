@@ -22,12 +22,10 @@ from sqlalchemy import (
     update,
 )
 
-from optilock.conditions.condition import later
 from optilock.dialects.queue_sql.parts import Parts, Place, Row, by_id, milliseconds
 from optilock.tables.queue import RECEIPT
+from optilock.tokens.sql_functions import add_milliseconds
 from optilock.tokens.timestamp import UtcDateTime
-
-__all__ = ["Looking", "Receiving", "Waiting"]
 
 
 class Receiving(Parts):
@@ -103,7 +101,7 @@ class Receiving(Parts):
             body="null",
             headers=None,
             last_error=None,
-            expires_at=later(self.place.now, milliseconds()),
+            expires_at=add_milliseconds(self.place.now, milliseconds()),
         )
         given = {"ids": list(ids), "old_receipt": receipt, "length": window}
         return int(connection.execute(statement, given).rowcount)
@@ -128,7 +126,7 @@ class Receiving(Parts):
     ) -> int:
         """Set columns of messages that were received together; visible after ``length``."""
         if length is not None:
-            values = {**values, "visible_at": later(self.place.now, length)}
+            values = {**values, "visible_at": add_milliseconds(self.place.now, length)}
         statement = self._acknowledging(update(self.m)).values(values)
         given = {"ids": list(ids), "old_receipt": receipt}
         return int(connection.execute(statement, given).rowcount)
@@ -144,13 +142,13 @@ class Receiving(Parts):
     ) -> set[int]:
         """Hide messages for longer; which are still there. Needs a transaction.
 
-        What is locked is left alone: whoever deletes a message must not wait for us, or we for him.
+        Locked messages are left alone: deleting a message must not wait for this, or the reverse.
         """
         m, g = self.m, self.g
         held = select(m.c.id).where(self.mine(m), m.c.id.in_(list(ids)), m.c.receipt == receipt)
         free = list(connection.scalars(self.skip_locked(held, m)))
         if free:
-            values = {"visible_at": later(self.place.now, length)}
+            values = {"visible_at": add_milliseconds(self.place.now, length)}
             connection.execute(update(m).where(m.c.id.in_(free)).values(values))
             if grouped:
                 mine = update(g).where(self.mine(g), g.c.holder.in_(free))
@@ -253,22 +251,22 @@ class Waiting(Parts):
     notifies = False
 
     def can_listen(self, connection: Connection) -> bool:
-        """Does the driver hear notifications, and talk to one process, not to a pooler's many?"""
+        """Return whether the driver receives notifications, from one process without a pooler."""
         return False
 
     def listen(self, connection: Connection) -> None:
-        """From now on this connection hears that messages were sent."""
+        """Let this connection receive the notifications of senders."""
 
     def begin_watch(self, connection: Connection) -> bool:
-        """From now on, until :meth:`end_watch`, whoever sends tells it. False: not for us."""
+        """Let senders notify this session until :meth:`end_watch`; ``False``: it cannot."""
         return False
 
     def is_watched(self, connection: Connection) -> bool:
-        """Does somebody have the watch?"""
+        """Return whether a session has the watch."""
         return False
 
     def end_watch(self, connection: Connection) -> None:
-        """Give up the watch, and tell the others who wait."""
+        """Give up the watch, and wake the other sessions that wait."""
 
     def tell_waiting(self, connection: Connection) -> None:
-        """Wake up who waits for messages, once this transaction is committed."""
+        """Wake the sessions that wait for messages, once this transaction is committed."""

@@ -24,34 +24,42 @@ from sqlalchemy import (
     types,
 )
 from sqlalchemy.dialects.sqlite import insert
-from sqlalchemy.ext.compiler import compiles
 
-from optilock.columns.limits import Limits
-from optilock.conditions.condition import Clock, Later
+from optilock.columns.values import Limits
 from optilock.conditions.write import Write
-from optilock.dialects.base import Changes, Database, Form, Switch, register
+from optilock.dialects.base import Changes, Database, Form, Switch
 from optilock.dialects.catalogue import Catalogue
 from optilock.dialects.causes import Cause
-from optilock.dialects.connections import afterwards, undo_with
+from optilock.dialects.connections import send_afterwards, undo_at_checkin
 from optilock.dialects.locks import BEGINS, Wait
 from optilock.dialects.migrations import Names, TriggerDDL
-from optilock.dialects.queue_sql import Messages, Place, StatementTime
-from optilock.dialects.rows import by_shape, execute_counted, require_locks
+from optilock.dialects.queue_sql import Messages, Place
+from optilock.dialects.registry import register
+from optilock.dialects.rows import execute_counted, group_by_shape, require_locks
 from optilock.dialects.sqlite.migrations import (
     SQLiteCatalogue,
     SQLiteGuard,
     SQLiteWays,
-    moment,
     version_trigger,
 )
 from optilock.dialects.switch import open_switch
-from optilock.dialects.values import quoted
+from optilock.dialects.values import quote_name
 from optilock.errors import ConfigurationError
-
-__all__ = ["SQLiteMessages"]
+from optilock.tokens.sql_functions import (
+    Later,
+    NextServerTime,
+    RandomUuid,
+    ServerTime,
+    StatementTime,
+)
 
 #: An option of the table, behind its columns.
 _WITHOUT_ROWID = re.compile(r"\)[^)]*\bWITHOUT\s+ROWID\b[^)]*$", re.IGNORECASE)
+
+# %f is seconds with three digits, as fine as the clock is (https://sqlite.org/lang_datefunc.html);
+# SQLAlchemy reads and writes six. 'now' is read when a statement first asks for it, and the
+# statement has its locks by then.
+_FORMAT = "'%Y-%m-%d %H:%M:%f000'"
 
 _LIMITS = Limits(
     bits=(64, 64, 64),
@@ -81,6 +89,17 @@ class SQLite(Database):
     def limits(self, dialect: Dialect) -> Limits:
         """Its types are hints, but for the 64 bits of a number; NaN is stored as NULL."""
         return _LIMITS
+
+    sql_functions = MappingProxyType(
+        {
+            ServerTime: f"strftime({_FORMAT}, 'now')",
+            NextServerTime: f"max(strftime({_FORMAT}, 'now'),"
+            f" strftime({_FORMAT}, {{0}}, '+0.001 seconds'))",
+            StatementTime: f"strftime({_FORMAT}, 'now')",
+            Later: f"strftime({_FORMAT}, {{0}}, ({{1}} / 1000.0) || ' seconds')",
+            RandomUuid: "lower(hex(randomblob(16)))",
+        }
+    )
 
     # -- versions that the database makes --------------------------------------------------------
 
@@ -132,7 +151,7 @@ class SQLite(Database):
             return
         before = connection.exec_driver_sql("PRAGMA busy_timeout").scalar()
         connection.exec_driver_sql(f"PRAGMA busy_timeout = {wait.milliseconds}")
-        with afterwards(connection.exec_driver_sql, f"PRAGMA busy_timeout = {before}"):
+        with send_afterwards(connection.exec_driver_sql, f"PRAGMA busy_timeout = {before}"):
             yield
 
     def share(self, query: Select[Any], table: Table) -> Select[Any]:
@@ -178,7 +197,7 @@ class SQLite(Database):
 
     def complete(self, connection: Connection, table: Table) -> None:
         """``WITHOUT ROWID``, which SQLAlchemy reflects from 2.0.53 on."""
-        master = f"{quoted(connection.dialect, table.schema or 'main')}.sqlite_master"
+        master = f"{quote_name(connection.dialect, table.schema or 'main')}.sqlite_master"
         sql = connection.exec_driver_sql(
             f"SELECT sql FROM {master} WHERE type = 'table' AND lower(name) = lower(?)",
             (table.name,),
@@ -241,7 +260,7 @@ class SQLite(Database):
     def begin_read_only(self, connection: Connection) -> None:
         if not connection.exec_driver_sql("PRAGMA query_only").scalar():
             connection.exec_driver_sql("PRAGMA query_only = ON")
-            undo_with(connection, "PRAGMA query_only = OFF")
+            undo_at_checkin(connection, "PRAGMA query_only = OFF")
 
     def begin_savepoints(self, connection: Connection) -> None:
         """Send BEGIN before the first savepoint.
@@ -276,11 +295,11 @@ class SQLite(Database):
             adapted.isolation_level = before or ""
 
         adapted.isolation_level = None
-        undo_with(connection, put_back)
+        undo_at_checkin(connection, put_back)
         return open_switch(connection, leave)
 
     def autocommits(self, connection: Connection) -> bool:
-        """A connection in autocommit mode on which nobody has sent a BEGIN."""
+        """Return whether the connection is in autocommit mode without a BEGIN."""
         if BEGINS in connection.info:
             return False
         driver = connection.connection.dbapi_connection
@@ -321,23 +340,6 @@ def _require_no_transaction(connection: Connection) -> None:
         )
 
 
-# -- the clock of conditions and tokens ------------------------------------------------------------
-#
-# ``'now'`` is read when a statement first asks for it, and the statement has its locks by then. Its
-# resolution is a millisecond.
-
-
-@compiles(Clock, "sqlite")
-def _clock(element: Clock, compiler: Any, **options: Any) -> str:
-    return moment(compiler, "'now'")
-
-
-@compiles(Later, "sqlite")
-def _later(element: Later, compiler: Any, **options: Any) -> str:
-    begin, length = (compiler.process(one, **options) for one in element.clauses)
-    return moment(compiler, begin, f"({length} / 1000.0) || ' seconds'")
-
-
 # -- rows: one ``executemany``, with the exact count of each row -----------------------------------
 #
 # There is no network to save, so the cheapest exact answer is the row count of every UPDATE.
@@ -353,7 +355,7 @@ class RowByRow:
     def send(self, connection: Connection, writes: list[Write]) -> list[Write]:
         """Write the rows; return those that were changed by others or are gone."""
         missed: list[Write] = []
-        for same in by_shape(writes):
+        for same in group_by_shape(writes):
             for start in range(0, len(same), _AT_ONCE):
                 missed += _send(connection, same[start : start + _AT_ONCE])
         return missed
@@ -378,11 +380,6 @@ def _one_by_one(
 # SQLite has one writer at a time, so nothing is locked and nothing skipped. An UPDATE finds its
 # rows after it has the write lock: two receivers never see the same messages, and the second
 # receiver finds the next ones.
-
-
-@compiles(StatementTime, "sqlite")
-def _begun(element: StatementTime, compiler: Any, **options: Any) -> str:
-    return moment(compiler, "'now'")
 
 
 class SQLiteMessages(Messages):

@@ -5,7 +5,7 @@ it. That one moves the version, so the trigger does not fire for it, with or wit
 ``recursive_triggers`` (https://sqlite.org/lang_createtrigger.html).
 
 A roll-out, with one writer at a time: a column with a constant default and NOT NULL is added at
-once, whatever the size of the table. A nullable column can become NOT NULL only in a new table: the
+once in a table of any size. A nullable column can become NOT NULL only in a new table: the
 steps are those of the manual (https://sqlite.org/lang_altertable.html#otheralter), with the table's
 own SQL text, so that constraints, indexes and triggers are what they were.
 """
@@ -34,10 +34,9 @@ from sqlalchemy import (
     update,
 )
 from sqlalchemy.dialects import sqlite
-from sqlalchemy.ext.compiler import compiles
 
 from optilock.dialects.catalogue import Catalogue, StoredColumn, StoredTable, keys_of
-from optilock.dialects.connections import afterwards, undo_with
+from optilock.dialects.connections import send_afterwards, undo_at_checkin
 from optilock.dialects.migrations import (
     Filled,
     Found,
@@ -49,20 +48,12 @@ from optilock.dialects.migrations import (
     Target,
     TriggerDDL,
     Ways,
-    sends,
+    step_of,
 )
-from optilock.dialects.values import quoted, sql_literal, sql_of
+from optilock.dialects.values import quote_name, sql_literal, sql_of
 from optilock.errors import ConfigurationError
 from optilock.tokens import Token
 from optilock.tokens.guard_trigger import GuardTrigger
-from optilock.tokens.timestamp import NextServerTime, ServerTime
-from optilock.tokens.unique import RandomUuid
-from optilock.undocumented.connections import double_percents
-
-
-@compiles(RandomUuid, "sqlite")
-def _random_uuid(element: RandomUuid, compiler: Any, **options: Any) -> str:
-    return "lower(hex(randomblob(16)))"
 
 
 class SQLiteGuard(GuardTriggers):
@@ -74,10 +65,10 @@ class SQLiteGuard(GuardTriggers):
 
     def source(self, guard: GuardTrigger) -> str:
         """SQLite keeps the statement, without the schema."""
-        return f"CREATE TRIGGER {quoted(self.dialect, guard.name)} {self._does(guard)}"
+        return f"CREATE TRIGGER {quote_name(self.dialect, guard.name)} {self._does(guard)}"
 
     def _does(self, guard: GuardTrigger) -> str:
-        table = quoted(self.dialect, guard.table)
+        table = quote_name(self.dialect, guard.table)
         when = "AFTER" if guard.policy == "bump" else "BEFORE"
         return (
             f"{when} UPDATE ON {table} FOR EACH ROW"
@@ -86,7 +77,7 @@ class SQLiteGuard(GuardTriggers):
 
     def found(self, connection: Connection, schema: str | None) -> list[Found]:
         """Every database file that is attached has a catalogue of its own."""
-        master = f"{quoted(self.dialect, schema)}.sqlite_master" if schema else "sqlite_master"
+        master = f"{quote_name(self.dialect, schema)}.sqlite_master" if schema else "sqlite_master"
         rows = connection.execute(
             text(f"SELECT tbl_name, name, sql FROM {master} WHERE type = 'trigger'")
         )
@@ -95,9 +86,10 @@ class SQLiteGuard(GuardTriggers):
     def _act(self, guard: GuardTrigger, table: str) -> str:
         if guard.policy == "reject":
             return f"SELECT RAISE(ABORT, {sql_literal(self.refusal(guard))})"
-        version = quoted(self.dialect, guard.column)
+        version = quote_name(self.dialect, guard.column)
         row = " AND ".join(
-            f"{quoted(self.dialect, key)} IS {self.new(key)}" for key in guard.keys or ("_rowid_",)
+            f"{quote_name(self.dialect, key)} IS {self.new(key)}"
+            for key in guard.keys or ("_rowid_",)
         )
         return f"UPDATE {table} SET {version} = {self.following(guard)} WHERE {row}"
 
@@ -109,29 +101,6 @@ class SQLiteGuard(GuardTriggers):
             f"{self.new(name)} COLLATE BINARY IS NOT {self.old(name)}" for name in guard.columns
         )
         return f"{same} AND ({' OR '.join(changed)})"
-
-
-# %f is seconds with three digits, as fine as the clock is (https://sqlite.org/lang_datefunc.html);
-# SQLAlchemy reads and writes six.
-_FORMAT = "'%Y-%m-%d %H:%M:%f000'"
-
-
-@compiles(ServerTime, "sqlite")
-def _server_time(element: ServerTime, compiler: Any, **options: Any) -> str:
-    return moment(compiler, "'now'")
-
-
-@compiles(NextServerTime, "sqlite")
-def _next_server_time(element: NextServerTime, compiler: Any, **options: Any) -> str:
-    old = compiler.process(element.clauses, **options)
-    now, after = moment(compiler, "'now'"), moment(compiler, old, "'+0.001 seconds'")
-    return f"max({now}, {after})"
-
-
-def moment(compiler: Any, *when: str) -> str:
-    """``%`` is written twice for drivers whose parameters begin with it."""
-    text = _FORMAT.replace("%", "%%") if double_percents(compiler.dialect) else _FORMAT
-    return f"strftime({', '.join((text, *when))})"
 
 
 def version_trigger(names: Names) -> TriggerDDL:
@@ -169,7 +138,7 @@ class SQLiteWays(Ways):
         """Or dropping the old table would delete what refers to its rows."""
         for setting in ("foreign_keys", "busy_timeout"):
             before = connection.exec_driver_sql(f"PRAGMA {setting}").scalar()
-            undo_with(connection, f"PRAGMA {setting} = {before}")
+            undo_at_checkin(connection, f"PRAGMA {setting} = {before}")
         _leave(connection)  # or it would stay on
         connection.exec_driver_sql("PRAGMA foreign_keys = OFF")
         connection.commit()
@@ -195,7 +164,7 @@ class SQLiteWays(Ways):
         constant = f" NOT NULL DEFAULT {self.first_of(target.token)}"
         if not self.fills_as_it_adds(target.token):
             constant = ""
-        return [sends(f"ALTER TABLE {table} ADD COLUMN {column} {kind}{constant}")]
+        return [step_of(f"ALTER TABLE {table} ADD COLUMN {column} {kind}{constant}")]
 
     def fill(self, connection: Connection, target: Target, after: Key | None, size: int) -> Filled:
         target = _as_stored(target)
@@ -240,7 +209,7 @@ class SQLiteWays(Ways):
                     " written. Nothing was changed by this operation: turn it off before the"
                     " migrations run, or put this operation first into a revision of its own."
                 )
-            undo_with(connection, "PRAGMA foreign_keys = ON")
+            undo_at_checkin(connection, "PRAGMA foreign_keys = ON")
         if not getattr(connection.connection.driver_connection, "in_transaction", True):
             connection.exec_driver_sql("BEGIN IMMEDIATE")
 
@@ -272,7 +241,7 @@ class SQLiteWays(Ways):
         send(f"DROP TABLE {table}")
         legacy = send("PRAGMA legacy_alter_table").scalar()
         send("PRAGMA legacy_alter_table = ON")  # or views and triggers of others would be renamed
-        with afterwards(send, f"PRAGMA legacy_alter_table = {legacy}"):
+        with send_afterwards(send, f"PRAGMA legacy_alter_table = {legacy}"):
             bare = connection.dialect.identifier_preparer.quote(target.table.name)
             send(f"ALTER TABLE {new} RENAME TO {bare}")
         _give_on_from(connection, target, given)
@@ -393,7 +362,7 @@ class SQLiteCatalogue(Catalogue):
 
     def _of(self, schema: str, names: Collection[str]) -> dict[str, StoredTable]:
         master = "sqlite_temp_master" if schema == "temp" else "sqlite_master"
-        master = f"{quoted(self.connection.dialect, schema)}.{master}"
+        master = f"{quote_name(self.connection.dialect, schema)}.{master}"
         lowered = {name.lower() for name in names}
         tables, columns, keys = (
             self.ask(sql.format(master=master, wanted=_WANTED), lowered, schema=schema)

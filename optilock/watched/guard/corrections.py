@@ -1,9 +1,9 @@
-"""Writing what the resolvers decided, in the same transaction.
+"""Corrections: the writes that resolvers decided, in the same transaction.
 
 A correction is a guarded write like any other. The stored rows were read with a lock, so it is
 checked against the version that was just read and cannot miss again; if it does (a trigger, a
-rule), that is an error, not another round. What the session demands of its rows is demanded of
-corrections, too: a lease may end meanwhile.
+rule), that is an error, not another round. The session's demands on its rows apply to corrections,
+too: a lease may have ended in the meantime.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from typing import Any
 from sqlalchemy import ClauseElement, Column, Connection, Table
 from sqlalchemy.orm import NO_VALUE, Mapper
 
-from optilock.conditions.condition import explained
+from optilock.conditions.condition import first_explanation
 from optilock.conditions.write import Shape, Write
 from optilock.dialects.rows import must_match
 from optilock.errors import Computed, ConcurrencyError, NotWritten
 from optilock.mapped import State, facts
-from optilock.mapping.moves import touch_state
-from optilock.mapping.originals import original_of
-from optilock.undocumented.flushes import mark_deleted, marked_deleted, unmark_deleted
-from optilock.undocumented.mappers import expire_attribute, mark_changed, take_as_stored
-from optilock.watched.rows.entries import Missed, kept_by_database, sums_of
+from optilock.mapping.moves import touch_state, version_from
+from optilock.mapping.original_values import original_of
+from optilock.undocumented.flushes import mark_deleted, states_marked_deleted, unmark_deleted
+from optilock.undocumented.mappers import expire_attribute, mark_changed, mark_unchanged
+from optilock.watched.rows.entries import Missed, error_if_kept_by_database, sums_of
 from optilock.watched.rows.stored import Values, read_stored
 from optilock.watched.rows.touch import is_touched, touch_with_next_flush
-from optilock.watched.session.watched import watched
+from optilock.watched.session.record import session_record
 from optilock.watched.writes.answers import fill_in
-from optilock.watched.writes.send import look_again, send, send_again
+from optilock.watched.writes.send import read_missed, resend, send
 from optilock.watched.writes.shapes import shape_by_key
 
 
@@ -51,13 +51,13 @@ class Correction:
 
     @property
     def final(self) -> Values:
-        """What is stored afterwards, as far as it is known here."""
+        """Return the stored values after the correction, without those of SQL expressions."""
         known = {k: v for k, v in self.values.items() if not isinstance(v, ClauseElement)}
         return {**(self.missed.stored or {}), **known}
 
 
 def plan_update(missed: Missed) -> Correction:
-    """Each column from the side that changed it, then what the resolver named.
+    """Plan a correction: each column from the side that changed it, then the resolver's values.
 
     What we add to a column is added in any case, as it is where the row has no other change.
     """
@@ -65,13 +65,8 @@ def plan_update(missed: Missed) -> Correction:
     assert resolution is not None and missed.stored is not None
     kept = resolution.decision == "keep_database"
     updates = entry.action == "update"
-    values: Values = dict(entry.changes) if updates and not kept else {}
-    if values and resolution.decision == "overwrite":  # all of what belongs together is ours
-        values.update((name, entry.current[name]) for name in entry.conflicting)
-    if updates and entry.added:
-        values.update(sums_of(entry, missed.stored))
-    values.update(resolution.values)
     known = facts(missed.state.mapper)
+    values = {**(_our_values(missed) if updates else {}), **resolution.values}
     wanted = {
         name: _expression(missed, name) if isinstance(value, Computed) else value
         for name, value in values.items()
@@ -87,6 +82,18 @@ def plan_update(missed: Missed) -> Correction:
         {name: missed.stored[name] for name in changed},
         touched=updates and not kept and not entry.changes,
     )
+
+
+def _our_values(missed: Missed) -> Values:
+    """Return the values of our side that an update keeps, with the sums of what we add."""
+    resolution, entry = missed.resolution, missed.entry
+    assert resolution is not None and missed.stored is not None
+    values: Values = {} if resolution.decision == "keep_database" else dict(entry.changes)
+    if values and resolution.decision == "overwrite":  # all columns that belong together are ours
+        values.update((name, entry.current[name]) for name in entry.conflicting)
+    if entry.added:
+        values.update(sums_of(entry, missed.stored))
+    return values
 
 
 def _expression(missed: Missed, name: str) -> Any:
@@ -117,7 +124,7 @@ def _move_token(mapper: Mapper[Any], row: Correction) -> None:
     if mapper.version_id_generator:
         row.values[token] = mapper.version_id_generator(row.missed.stored[token])
     elif facts(mapper).by_values:
-        row.values[token] = facts(mapper).made_from({**row.missed.stored, **row.values})
+        row.values[token] = version_from(mapper, {**row.missed.stored, **row.values})
     elif facts(mapper).by_application:
         attempt = row.missed.attempt
         assigned = attempt.current[token] != attempt.original[token]
@@ -127,7 +134,7 @@ def _move_token(mapper: Mapper[Any], row: Correction) -> None:
 def _update_table(
     connection: Connection, mapper: Mapper[Any], table: Table, rows: list[Correction]
 ) -> None:
-    """The union of the changed columns; a row that leaves one alone writes what is stored."""
+    """Write the changed columns of all rows; an unchanged one is written as stored."""
     names = _names_in(mapper, table)
     touched = {name for row in rows for name in row.values if name in names}
     expressions: dict[Column[Any], Any] = {
@@ -146,10 +153,7 @@ def _update_table(
     )
     writes = []
     for row in rows:
-        stored = row.missed.stored
-        assert stored is not None
-        values = {column.key: row.values.get(n, stored[n]) for n, column in columns.items()}
-        write = Write(shape, {**values, **_found_by(shape, row.missed)})
+        write = _write_of(shape, row, columns)
         fill_in(write, connection)
         row.values.update({n: write.params[c.key] for n, c in names.items() if c in shape.prefetch})
         writes.append(write)
@@ -157,20 +161,29 @@ def _update_table(
     lost = _send(connection, writes, missed)
     if lost:
         why = _kept_by_database(connection, mapper, missed)
-        if why is not None:
-            raise why
-        raise ConcurrencyError(
-            [one.entry for one in missed],
-            f"The correction of {len(rows)} row(s) of {table.description} was written to"
-            f" {len(rows) - lost}: the rows keep changing, or a trigger or a rule prevents the"
-            " write. The transaction is rolled back; run the unit of work again.",
-        )
+        raise why if why is not None else _not_corrected(missed, table, lost)
+
+
+def _write_of(shape: Shape, row: Correction, columns: dict[str, Column[Any]]) -> Write:
+    stored = row.missed.stored
+    assert stored is not None
+    values = {column.key: row.values.get(n, stored[n]) for n, column in columns.items()}
+    return Write(shape, {**values, **_found_by(shape, row.missed)})
+
+
+def _not_corrected(missed: list[Missed], table: Table, lost: int) -> ConcurrencyError:
+    return ConcurrencyError(
+        [one.entry for one in missed],
+        f"The correction of {len(missed)} row(s) of {table.description} was written to"
+        f" {len(missed) - lost}: the rows keep changing, or a trigger or a rule prevents the"
+        " write. The transaction is rolled back; run the unit of work again.",
+    )
 
 
 def _kept_by_database(
     connection: Connection, mapper: Mapper[Any], rows: list[Missed]
 ) -> NotWritten | None:
-    """Of the first row that still is as it was read, although its correction was sent."""
+    """Return the error for the first row that is still as it was read, after its correction."""
     token = facts(mapper).token
     identities = [row.attempt.identity for row in rows]
     if not token or not rows:
@@ -179,7 +192,7 @@ def _kept_by_database(
     for row in rows:
         found, before = now.get(row.attempt.identity), row.stored or {}
         if found is not None and facts(mapper).same(token, found[token], before.get(token)):
-            return kept_by_database(row.attempt, connection)
+            return error_if_kept_by_database(row.attempt, connection)
     return None
 
 
@@ -199,45 +212,37 @@ def _found_by(shape: Shape, row: Missed) -> Values:
 
 
 def _send(connection: Connection, writes: list[Write], rows: list[Missed]) -> int:
-    """Write rows under what the session demands of them; the number of those that missed.
+    """Write rows under the session's demands; return the number of those that missed.
 
     Raises:
-        Exception: what a condition explains, which was true when the row was looked at.
+        Exception: the explanation of a condition that was true when the row was checked.
     """
     shape = writes[0].shape
     session: Any = rows[0].state.session
-    demands = watched(session).demands
+    demands = session_record(session).demands
     if demands is not None and shape.table is facts(shape.mapper).table:
-        writes = [demands.demanded(write, shape.mapper) for write in writes]
+        writes = [demands.with_demands(write, shape.mapper) for write in writes]
     lost = send(connection, writes)
     if not lost or not writes[0].shape.demanded:
         return len(lost)
-    still = send_again(connection, look_again(demands, connection, shape.mapper, lost))
+    still = resend(connection, read_missed(demands, connection, shape.mapper, lost))
     by_row = {row.attempt.identity: row for row in rows}
     for one in still:
         row = by_row[shape.identity_of(one.write.params)]
-        why = explained(one.failed, row.entry)
+        why = first_explanation(one.failed, row.entry)
         if why is not None:
             raise why
     return len(still)
 
 
 def insert_row(connection: Connection, missed: Missed) -> Values:
-    """Insert a row again that somebody deleted, with our values; all tables of the mapper."""
+    """Insert a deleted row again, with our values, in all tables of the mapper."""
     mapper = missed.state.mapper
     assert missed.resolution is not None
     values = {**missed.attempt.current, **missed.resolution.values}
     token = facts(mapper).token
-    if token and mapper.version_id_generator:
-        values[token] = mapper.version_id_generator(missed.attempt.original[token])
-    elif facts(mapper).by_values:
-        values[token] = facts(mapper).made_from(values)
-    elif token and facts(mapper).by_database:
-        again = facts(mapper).again(missed.attempt.original[token])
-        if again is None:
-            del values[token]
-        else:
-            values[token] = again
+    if token:
+        _set_token(mapper, token, missed, values)
     for table in tables_of(mapper):
         names = {n: c for n, c in _names_in(mapper, table).items() if c.computed is None}
         row = {c.key: values[n] for n, c in names.items() if n in values}
@@ -249,8 +254,22 @@ def insert_row(connection: Connection, missed: Missed) -> Values:
     return values
 
 
+def _set_token(mapper: Mapper[Any], token: str, missed: Missed, values: Values) -> None:
+    """Give a row that is inserted again its version, unless the database makes it."""
+    if mapper.version_id_generator:
+        values[token] = mapper.version_id_generator(missed.attempt.original[token])
+    elif facts(mapper).by_values:
+        values[token] = version_from(mapper, values)
+    elif facts(mapper).by_database:
+        again = facts(mapper).again(missed.attempt.original[token])
+        if again is None:
+            del values[token]
+        else:
+            values[token] = again
+
+
 def tables_of(mapper: Mapper[Any]) -> list[Table]:
-    """The mapper's tables, the base first."""
+    """Return the mapper's tables, the base first."""
     if facts(mapper).maps_a_select:
         return [facts(mapper).table]
     tables = [m.local_table for m in reversed(list(mapper.iterate_to_root()))]
@@ -260,7 +279,7 @@ def tables_of(mapper: Mapper[Any]) -> list[Table]:
 
 
 def _names_in(mapper: Mapper[Any], table: Table) -> dict[str, Column[Any]]:
-    """Attribute -> column of one table."""
+    """Return the attributes of one table, with their columns."""
     found: dict[str, Column[Any]] = {}
     for column in _mapped(mapper, table.columns):
         found[_name_of(mapper, column)] = column
@@ -283,7 +302,7 @@ def _name_of(mapper: Mapper[Any], column: Column[Any]) -> str:
 
 
 @dataclass(frozen=True)
-class Kept:
+class RefusedEdits:
     """The edits of a refused row, put back after the flush.
 
     SQLAlchemy believes that the row was written and marks the object clean. Until then the object
@@ -294,7 +313,7 @@ class Kept:
     """
 
     state: State
-    #: Held until the object is dirty again: nobody else may reference it.
+    #: Held until the object is dirty again: it may have no other reference.
     obj: Any
     token: str
     version: Any
@@ -303,7 +322,7 @@ class Kept:
     before: Values
     #: The next version was to be written, whatever else changes.
     touched: bool = False
-    #: The session was told to touch it, or rows that belong to it were written.
+    #: ``touch()`` was called for it, or rows that belong to it were written.
     asked: bool = False
     #: An orphan: it was to be deleted without ``session.delete()``, because its parent let it go.
     orphan: bool = False
@@ -313,8 +332,8 @@ class Kept:
     composites: Values = field(default_factory=dict)
 
     @classmethod
-    def of(cls, missed: Missed, *, for_others: bool = False) -> Kept:
-        """Taken before SQLAlchemy marks the object clean; ``for_others``: they were written."""
+    def of(cls, missed: Missed, *, for_others: bool = False) -> RefusedEdits:
+        """Take the edits before the object is marked clean; ``for_others``: these were written."""
         state = missed.state
         token = facts(state.mapper).token
         names = [name for name in facts(state.mapper).columns if name != token]
@@ -362,7 +381,7 @@ class Kept:
         for composite in state.mapper.composites:
             if composite.key in state.dict:
                 self.composites[composite.key] = state.dict.pop(composite.key)
-        take_as_stored(state)
+        mark_unchanged(state)
         if self.deleted and state.session is not None:
             unmark_deleted(state.session, state)
 
@@ -380,7 +399,7 @@ class Kept:
         if self.touched and self.token:
             (touch_with_next_flush if self.asked else touch_state)(state)
         if self.orphan and state.session is not None:
-            state.session.delete(self.obj)  # its parent has let it go, and does not tell again
+            state.session.delete(self.obj)  # its parent has let it go, and reports that once
         if self.deleted and state.key is not None and state.session is not None:
             mark_deleted(state.session, state, self.obj)
 
@@ -391,4 +410,4 @@ def _is_orphan(missed: Missed) -> bool:
 
 def _is_deleted(missed: Missed) -> bool:
     session = missed.state.session
-    return session is not None and missed.state in marked_deleted(session)
+    return session is not None and missed.state in states_marked_deleted(session)

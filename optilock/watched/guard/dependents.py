@@ -1,16 +1,16 @@
-"""What hangs on a row: joined tables, children, link rows; and the parents that it hangs on.
+"""The dependents of a row (joined tables, children, link rows), and its parents.
 
 Tables without the token are written only for rows whose token matched, and a row whose dependents
-were already written cannot quietly be left alone. Of every child that missed it is asked whether
-its parent goes, so parents that go are sorted once for each foreign key: to ask costs the same
-whether one of them is deleted or ten thousand are. An orphan that a resolver keeps goes back to the
+were already written cannot be skipped silently. For each child that missed, the guard checks
+whether its parent is deleted. Deleted parents are sorted once for each foreign key, so that this
+costs the same for one of them as for ten thousand. An orphan that a resolver keeps returns to the
 parent that had let it go.
 
-Link rows have no version: taking away one that is not there any more is no version conflict, and no
-edit of anybody is lost. SQLAlchemy reports it with the error of a version conflict and rolls back.
-Here the flush goes on, everything else is written, and :class:`~optilock.LinkGone` says what was
-found; or nothing, where the policy for deletes of a class at one end of the link lets it pass. A
-link that somebody else has added already stays what it is, an ``IntegrityError``.
+Link rows have no version: removing one that is already gone is no version conflict, and no edit is
+lost. SQLAlchemy reports it with the error of a version conflict and rolls back. Here the flush goes
+on, everything else is written, and :class:`~optilock.errors.LinkGone` reports the count, unless the
+policy for deletes of a class at one end of the link lets it pass. A link that another transaction
+has added already stays an ``IntegrityError``.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from sqlalchemy import Column, Connection, Delete, ForeignKeyConstraint, Table
 from sqlalchemy.orm import Mapper, PassiveFlag, RelationshipDirection
 from sqlalchemy.orm.attributes import instance_state
 
-from optilock.dialects.keys import key_in
+from optilock.dialects.values import rows_with_keys
 from optilock.errors import LinkGone
 from optilock.mapped import State, facts
 from optilock.resolvers.resolution import OnDelete, policy_for
-from optilock.undocumented.flushes import marked_deleted
-from optilock.undocumented.mappers import belongs_to
+from optilock.undocumented.flushes import states_marked_deleted
+from optilock.undocumented.mappers import attach_to_parent
 from optilock.watched.guard.records import Flush
 from optilock.watched.rows.entries import Missed
 from optilock.watched.rows.stored import Values
-from optilock.watched.writes.answers import Counted
+from optilock.watched.writes.answers import CountedResult
 from optilock.watched.writes.shapes import compared_columns
 
 
 def has_dependents(mapper: Mapper[Any]) -> bool:
-    """Would deleting a row write other tables, or other rows, before it?"""
+    """Return whether a delete of a row writes other tables, or other rows, before it."""
     return len(mapper.tables) > 1 or any(
         _writes_elsewhere(relationship) for relationship in mapper.relationships
     )
@@ -54,7 +54,7 @@ def _writes_elsewhere(relationship: Any) -> bool:
 
 
 def changed_links(state: State) -> list[str]:
-    """Collections of the object that this flush has written: children and link rows."""
+    """Return the collections of the object that this flush has written: children, link rows."""
     return [
         relationship.key
         for relationship in state.mapper.relationships
@@ -64,23 +64,23 @@ def changed_links(state: State) -> list[str]:
     ]
 
 
-def without_missed(flush: Flush, statement: Any, params: list[Any]) -> list[Any]:
-    """Without what belongs to a row that missed: joined tables, the links of one that is gone."""
+def drop_missed_rows(flush: Flush, statement: Any, params: list[Any]) -> list[Any]:
+    """Return the rows without those of a row that missed, and links of one that is gone."""
     compared = compared_columns(statement)
     if not compared:
         return params
     place = (statement.table, *compared.items())
     if place not in flush.left_out:
-        flush.left_out[place] = LeftOut(statement.table, compared)
+        flush.left_out[place] = SkippedRows(statement.table, compared)
     left_out = flush.left_out[place]
     left_out.take(flush.misses, flush.skipped)
     return [row for row in params if row not in left_out]
 
 
-class LeftOut:
+class SkippedRows:
     """Rows of one table that are not written, by the columns that a statement names them by.
 
-    Such a statement may come for each row of the flush, so what missed is counted in once.
+    Such a statement may come for each row of the flush, so each row that missed is counted once.
     """
 
     def __init__(self, table: Any, compared: dict[Column[Any], str]) -> None:
@@ -92,7 +92,7 @@ class LeftOut:
         self._held: dict[tuple[str, ...], set[tuple[Any, ...]]] = {}
 
     def take(self, misses: Sequence[Missed], skipped: frozenset[State]) -> None:
-        """Count in what has missed, or was skipped, since the last statement."""
+        """Add the rows that have missed, or were skipped, since the last statement."""
         for missed in misses[self._misses :]:
             self._take_row(missed.state)
         for state in skipped - self._skipped if skipped is not self._skipped else ():
@@ -108,7 +108,7 @@ class LeftOut:
             self._take(state, {name: column for column, name in self._compared.items()})
 
     def _take_links(self, state: State) -> None:
-        """The rows by which a link table refers to the object."""
+        """Skip the rows by which a link table refers to the object."""
         if not any(one.secondary is self._table for one in state.mapper.relationships):
             return
         for constraint in self._table.foreign_key_constraints:
@@ -122,12 +122,12 @@ class LeftOut:
 
 
 def _key_of(state: State, column: Any) -> Any:
-    """The stored value of a key column of the object's row."""
+    """Return the stored value of a key column of the object's row."""
     name = facts(state.mapper).names[column]
     return state.committed_state.get(name, state.dict.get(name))
 
 
-class Doomed:
+class DeletedRows:
     """Rows that are to be deleted."""
 
     def __init__(self, states: Iterable[State]) -> None:
@@ -135,7 +135,7 @@ class Doomed:
         self._sorted: dict[ForeignKeyConstraint, dict[tuple[Any, ...], list[State]]] = {}
 
     def parents_of(self, state: State, stored: Values) -> Iterator[State]:
-        """Those to which the row of ``state``, as it is stored, has a foreign key."""
+        """Yield those to which the stored row of ``state`` has a foreign key."""
         if not self._states:
             return
         names = {column: name for name, column in facts(state.mapper).columns.items()}
@@ -156,28 +156,28 @@ class Doomed:
         return self._sorted[key]
 
 
-def kept_by_a_deleted_parent(flush: Flush, missed: Missed) -> bool:
-    """Is the row, which is to stay, a child of one that this flush deletes?
+def has_deleted_parent(flush: Flush, missed: Missed) -> bool:
+    """Return whether the row, which stays, is a child of one that this flush deletes.
 
-    A delete may have been taken back since the flush began.
+    A delete may have been undone since the flush began.
     """
     assert missed.stored is not None
     if flush.doomed is None:
         assert flush.uow is not None
         states = flush.uow.states.items()
-        flush.doomed = Doomed(state for state, (is_delete, _) in states if is_delete)
+        flush.doomed = DeletedRows(state for state, (is_delete, _) in states if is_delete)
     parents = flush.doomed.parents_of(missed.state, missed.stored)
     return any(flush.is_delete(parent) for parent in parents)
 
 
-def no_orphan(flush: Flush, state: State) -> None:
+def give_back_to_parent(flush: Flush, state: State) -> None:
     """Give the object back to the parent of its row; the next flush would delete it."""
-    if state in marked_deleted(flush.session):
+    if state in states_marked_deleted(flush.session):
         return  # by session.delete(), and not because of a parent
     if flush.let_go is None:
         flush.let_go = _let_go(flush)
     for parent, name in flush.let_go.get(state, ()):
-        belongs_to(state, parent, name)
+        attach_to_parent(state, parent, name)
         flush.expire_later.append((parent, name))
 
 
@@ -196,7 +196,7 @@ def _let_go(flush: Flush) -> dict[State, list[tuple[State, str]]]:
     return found
 
 
-# -- link rows ------------------------------------------------------------------------------------
+# -- link rows -------------------------------------------------------------------------------------
 
 #: Values in one statement; every database takes more.
 _VALUES = 500
@@ -207,8 +207,8 @@ def delete_links(
 ) -> Any:
     """Delete link rows so that they are counted.
 
-    Some drivers (asyncpg, asyncmy) do not count the rows of an ``executemany``: there one statement
-    names many of them.
+    Some drivers (asyncpg, asyncmy) do not count the rows of an ``executemany``. For these, one
+    statement names many of them.
     """
     counts = connection.dialect.supports_sane_multi_rowcount
     compared = None if counts or type(statement) is not Delete else compared_columns(statement)
@@ -221,38 +221,38 @@ def delete_links(
         keys = [
             tuple(row[name] for name in compared.values()) for row in rows[start : start + step]
         ]
-        result = native(statement.table.delete().where(key_in(columns, keys)))
+        result = native(statement.table.delete().where(rows_with_keys(columns, keys)))
         found += result.rowcount
     return _Added(result, found)
 
 
-class _Added(Counted):
-    """The answer for rows that went in statements of which each was counted."""
+class _Added(CountedResult):
+    """The answer for rows that were sent in statements with a count each."""
 
     def supports_sane_multi_rowcount(self) -> bool:
         return True
 
 
 def judge_links(flush: Flush, statement: Any, rows: list[Any], result: Any) -> Any:
-    """The answer for the link rows that a flush takes away, or moves to another key."""
+    """Return the answer for link rows that a flush removes, or moves to another key."""
     if result.rowcount == len(rows) or not result.supports_sane_multi_rowcount():
         return result
     ends = _ends(flush, statement.table)
     if not ends:
         return result
     verb = "delete" if isinstance(statement, Delete) else "update"
-    on_delete = flush.known.on_delete
+    on_delete = flush.record.on_delete
     lenient = any(policy_for(end, on_delete) is not OnDelete.STRICT for end in ends)
     if result.rowcount > len(rows) and not lenient:
-        return result  # a table without a key has a link twice: SQLAlchemy says so, none is gone
+        return result  # a table without a key has a link twice: SQLAlchemy warns, none is gone
     if verb == "update" or not lenient:
         gone = LinkGone(statement.table.description, rows, result.rowcount, verb)
         flush.gone_links = [*flush.gone_links, gone]
-    return Counted(result, len(rows), rows)
+    return CountedResult(result, len(rows), rows)
 
 
 def _ends(flush: Flush, table: Table) -> list[type[Any]]:
-    """The classes of this flush that are linked by ``table``."""
+    """Return the classes of this flush that are linked by ``table``."""
     assert flush.uow is not None
     return [
         mapper.class_

@@ -3,23 +3,24 @@
 ::
 
     with no_bump(session):
-        page.last_seen = now                # checked as ever, but the version stays
+        page.last_seen = now                # checked as usual, but the version stays
     with no_bump(session, Page):            # rows of these classes, or these objects, alone
         ...
 
-What was changed before the block is flushed on entering it, and what was changed inside on leaving
-it, so the scope is exact. With an ``AsyncSession`` write ``async with``.
+Changes made before the block are flushed on entering it, and changes made inside on leaving it, so
+the scope is exact. With an ``AsyncSession`` write ``async with``.
 
 The row is still checked (``WHERE version = …``): a stale object conflicts here as anywhere else.
-But others do not learn of the write. Who has read the row before it can write the same columns over
-it, unseen; so keep it to columns whose loss nobody minds, or that are counted by an expression
-(``Page.views + 1``). ``__version_ignore__`` says the same for good, without the check.
+But other sessions do not notice the write. A session that has read the row before can overwrite the
+same columns silently; so use it for columns whose loss does not matter, or that are counted by an
+expression (``Page.views + 1``). ``__version_ignore__`` does the same permanently, without the
+check.
 
 New rows get their first version as always. Inside the block ``touch`` is refused. A root
 (``__version_root_of__``) that the block covers keeps its version; any other does not move for the
 change of a child that the block covers, but does when a child is added or removed. No block can
-keep a version that the database itself moves at every write (``RowVersion``): the flush refuses,
-and writes nothing.
+keep a version that the database itself moves at every write (``RowVersion``): the flush raises
+``ConfigurationError``, and writes nothing.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Any
 
-from sqlalchemy import inspect
+from sqlalchemy import Connection, inspect
 from sqlalchemy.orm import InstanceState, Mapper, Session
 from sqlalchemy.orm.attributes import instance_state
 
@@ -37,8 +38,8 @@ from optilock.errors import ConfigurationError
 from optilock.mapped import facts
 from optilock.watched.guard.records import Flush
 from optilock.watched.session.connections import connection_to_write
-from optilock.watched.session.records import Still
-from optilock.watched.session.watched import is_watched, stands_still, watched
+from optilock.watched.session.record import SessionRecord, is_watched, keeps_version, session_record
+from optilock.watched.session.values import NoBumpBlock
 
 
 class no_bump:
@@ -99,12 +100,14 @@ class no_bump:
             self._close()
 
     def _open(self) -> None:
-        known = watched(self._sync)
-        known.still = (*known.still, self._still)
+        record = session_record(self._sync)
+        record.no_bump_blocks = (*record.no_bump_blocks, self._still)
 
     def _close(self) -> None:
-        known = watched(self._sync)
-        known.still = tuple(still for still in known.still if still is not self._still)
+        record = session_record(self._sync)
+        record.no_bump_blocks = tuple(
+            still for still in record.no_bump_blocks if still is not self._still
+        )
 
     def _refuse_async(self) -> None:
         if self._sync is not self._session:
@@ -114,7 +117,7 @@ class no_bump:
             )
 
 
-def _still(only: tuple[object, ...]) -> Still:
+def _still(only: tuple[object, ...]) -> NoBumpBlock:
     classes: list[type[Any]] = []
     objects: list[object] = []
     for one in only:
@@ -127,26 +130,26 @@ def _still(only: tuple[object, ...]) -> Still:
             raise ConfigurationError(
                 f"no_bump() got {one!r}: after the session it takes mapped classes and objects."
             )
-    return Still(tuple(classes), tuple(objects))
+    return NoBumpBlock(tuple(classes), tuple(objects))
 
 
-# -- writes under it ------------------------------------------------------------------------------
+# -- writes under it -------------------------------------------------------------------------------
 
 
-def unmoved(flush: Flush, write: Write) -> Write:
-    """The write, with the old version as the new one where a block says so."""
+def with_same_version(flush: Flush, write: Write) -> Write:
+    """Return the write with the old version as the new one, if a block covers its object."""
     shape, params = write
     if shape.deletes:
         return write
-    if not stands_still(flush.session, flush.state_of(write).obj()):
+    if not keeps_version(flush.session, flush.state_of(write).obj()):
         return write
     return Write(shape, {**params, shape.token.column.key: params[shape.token.parameter]})
 
 
 def refuse_moving(session: Session) -> None:
-    """Refuse, before anything is sent, rows whose version the database moves whatever we write.
+    """Refuse, before anything is sent, rows whose version the database moves at every write.
 
-    A guard trigger (``__version_guard__``) is told to let the version stay, where it can be.
+    A guard trigger (``__version_guard__``) that can let the version stay is set to do so.
 
     Raises:
         ConfigurationError: there is one among the changed objects that a block covers.
@@ -155,9 +158,9 @@ def refuse_moving(session: Session) -> None:
     for obj in session.dirty:
         mapper = instance_state(obj).mapper
         guards = getattr(mapper.class_, "__version_guard__", None) is not None
-        if guards and stands_still(session, obj) and session.is_modified(obj):
+        if guards and keeps_version(session, obj) and session.is_modified(obj):
             guarded[mapper] = None
-        if facts(mapper).by_itself and stands_still(session, obj) and session.is_modified(obj):
+        if facts(mapper).by_itself and keeps_version(session, obj) and session.is_modified(obj):
             raise ConfigurationError(
                 f"{mapper.class_.__name__} is changed under no_bump(), and the database moves its"
                 " version at every write (RowVersion): write it outside of the block, or give the"
@@ -169,15 +172,19 @@ def refuse_moving(session: Session) -> None:
 
 def _announce(session: Session, mapper: Mapper[Any]) -> None:
     connection = connection_to_write(session, mapper)
-    announced = watched(session).announced
+    announced = session_record(session).announced
     if connection not in announced:
         database_of(connection.dialect).announce_no_bump(connection, on=True)
-        watched(session).announced = (*announced, connection)
+        session_record(session).announced = (*announced, connection)
 
 
 def withdraw(session: Session) -> None:
-    """At the end of the flush: the guard triggers stand on guard again."""
-    known = watched(session)
-    announced, known.announced = known.announced, ()
-    for connection in announced:
+    """Let the guard triggers move versions again, at the end of the flush."""
+    for connection in forget_announced(session_record(session)):
         database_of(connection.dialect).announce_no_bump(connection, on=False)
+
+
+def forget_announced(record: SessionRecord) -> tuple[Connection, ...]:
+    """Return the connections whose triggers let versions stay, and forget them."""
+    announced, record.announced = record.announced, ()
+    return announced

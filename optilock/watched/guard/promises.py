@@ -22,6 +22,7 @@ import uuid
 from collections.abc import Iterable, Iterator
 from itertools import count
 from typing import Any
+from weakref import ref
 
 from sqlalchemy import Column, Connection, DateTime, Table, and_, case, literal, update
 from sqlalchemy.exc import DBAPIError
@@ -30,66 +31,69 @@ from sqlalchemy.orm.attributes import instance_state
 from sqlalchemy.orm.exc import ObjectDeletedError
 
 from optilock import events
-from optilock.conditions.write import first_expected
+from optilock.conditions.write import expected_versions
 from optilock.dialects import database_of
-from optilock.dialects.keys import key_in
 from optilock.dialects.transient import ended_by_conflict
+from optilock.dialects.values import rows_with_keys
 from optilock.errors import Action, ConfigurationError, Entry
 from optilock.mapped import Place, State, facts, place_of
-from optilock.undocumented.flushes import marked_deleted, opened_by, stored_to_flush
-from optilock.watched.guard.ended import conflict_before_commit, promised_side
+from optilock.undocumented.flushes import (
+    is_opened_by_session,
+    states_marked_deleted,
+    stored_states_to_flush,
+)
+from optilock.watched.guard.ended_transactions import conflict_before_commit, promised_side
 from optilock.watched.guard.records import Flush
 from optilock.watched.rows.entries import Attempt, attempt_of, entry_of
 from optilock.watched.rows.stored import read_stored
 from optilock.watched.session.connections import connection_to_write
-from optilock.watched.session.order import at_step
-from optilock.watched.session.records import Promise, Promises, conflict_of
-from optilock.watched.session.watched import Watched, known_of, watched
+from optilock.watched.session.order import add_step
+from optilock.watched.session.record import SessionRecord, record_of, session_record
+from optilock.watched.session.values import Promise, Promises, conflict_of
 from optilock.watched.writes.send import expected_version
-
-__all__ = ["write_as_they_are"]
 
 #: An attribute of a session that has made promises, which are in its record, too.
 _PROMISED = "_optilock_promised"
 
 
 def promise(session: Session, state: State, version: Any, *, demanded: bool) -> None:
-    """From here to the end of the transaction the row of ``state`` must be in ``version``."""
+    """Promise that the row of ``state`` is in ``version`` until the transaction ends."""
     promises, place = promises_of(session), place_of(state)
-    if not known_of(session).is_ours(place):
+    if not record_of(session).is_ours(place):
         promises.add(place, Promise(state.mapper, place[1], version, demanded))
 
 
 def promises_of(session: Session) -> Promises:
-    """The promises of the session's transaction; from here on they are checked."""
-    known = watched(session)
-    if known.promises is None:
-        known.promises = session.__dict__[_PROMISED] = Promises()
-        at_step("promises", _PROMISED, before_commit=_before_commit)
-    _now(session, known.promises)
-    return known.promises
+    """Return the promises of the session's transaction, which are checked from here on."""
+    record = session_record(session)
+    if record.promises is None:
+        record.promises = session.__dict__[_PROMISED] = Promises()
+        add_step("promises", _PROMISED, before_commit=_before_commit)
+    _now(session, record.promises)
+    return record.promises
 
 
 def _now(session: Session, promises: Promises) -> None:
-    """Forget an earlier transaction, also where the running one has not asked the database yet."""
-    known, running = watched(session), session.get_transaction()
+    """Forget promises of an earlier transaction, even if the running one has sent nothing yet."""
+    record, running = session_record(session), session.get_transaction()
     if running is not None:
-        if running is known.root and promises.is_of(running):
+        if running is record.root and promises.is_of(running):
             return
-        known.in_transaction(running)
+        record.in_transaction(running)
     promises.in_transaction(running)
 
 
 def _before_commit(session: Session) -> None:
-    """COMMIT of the transaction, or the release of a savepoint, which promises nothing.
+    """Check the promises at COMMIT, and not at the release of a savepoint.
 
     A COMMIT while a savepoint is open looks like its release, and then that follows at once.
     """
-    known = watched(session)
-    if session.in_nested_transaction() and not known.releasing:
-        known.releasing = True
+    record = session_record(session)
+    savepoint = session.get_nested_transaction()
+    if savepoint is not None and (record.releasing is None or record.releasing() is not savepoint):
+        record.releasing = ref(savepoint)
         return
-    if known.promises:
+    if record.promises:
         session.flush()
         check_before_commit(session)
 
@@ -100,40 +104,40 @@ def check_pending(flush: Flush, objects: Any) -> None:
     Raises:
         ConcurrencyError: with an entry for each such row; nothing was sent.
     """
-    session, known = flush.session, flush.known
-    promises = known.promises
+    session, record = flush.session, flush.record
+    promises = record.promises
     if not promises:
         return
     _now(session, promises)
     moved: dict[State, Promise] = {}
-    for state in stored_to_flush(session) if promises else ():
+    for state in stored_states_to_flush(session) if promises else ():
         place = place_of(state)
         promised = promises.get(place)
-        if promised is None or known.is_ours(place):
+        if promised is None or record.is_ours(place):
             continue
         if objects and not _among(state.obj(), objects):
             continue
         if not _is(state.mapper, _held(state), promised.version):
             moved[state] = promised
     if moved:
-        _raise(known, list(_entries_of(session, moved)))
+        _raise(record, list(_entries_of(session, moved)))
 
 
 def check_before_commit(session: Session) -> None:
-    """Look at the promised rows that were not written; they then stay as they are.
+    """Check the promised rows that were not written; they then stay as they are.
 
     Raises:
         ConcurrencyError: (``PreconditionFailed`` when a client had named the version) with an
             entry for each row that is in another version or gone.
     """
-    known = watched(session)
-    if not known.promises:
+    record = session_record(session)
+    if not record.promises:
         return
-    _now(session, known.promises)
-    waiting = {**known.promises}
+    _now(session, record.promises)
+    waiting = {**record.promises}
     for kept in (_locked, _kept):
         if waiting:
-            for place in kept(session, known):
+            for place in kept(session, record):
                 waiting.pop(place, None)
     try:
         moved = list(_moved(session, waiting.values())) if waiting else []
@@ -142,55 +146,55 @@ def check_before_commit(session: Session) -> None:
             raise
         raise conflict_before_commit(session) from error
     if moved:
-        _raise(known, moved)
-    known.promises.looked_at()
+        _raise(record, moved)
+    record.promises.looked_at()
 
 
-def _kept(session: Session, known: Watched) -> Iterator[Place]:
-    """Promised rows that the transaction has written, and in the promised version."""
-    for stated in known.stated:
+def _kept(session: Session, record: SessionRecord) -> Iterator[Place]:
+    """Yield promised rows that the transaction has written, in the promised version."""
+    for stated in record.stated:
         yield from stated.rows
-    expected = first_expected(known.as_read())
-    for place, promised in (known.promises or {}).items():
+    expected = expected_versions(record.as_read())
+    for place, promised in (record.promises or {}).items():
         if place in expected and _is(promised.mapper, expected[place], promised.version):
             yield place
 
 
 def hold_by_locks(session: Session) -> bool:
-    """Is there no promise for which a row has to be looked at, whatever is written until then?"""
-    known = known_of(session)
-    if not known.promises:
+    """Return whether locks keep all promises, so that no row has to be checked at the end."""
+    record = record_of(session)
+    if not record.promises:
         return True
-    _now(session, known.promises)
-    return len(known.promises) == sum(1 for _ in _locked(session, known))
+    _now(session, record.promises)
+    return len(record.promises) == sum(1 for _ in _locked(session, record))
 
 
-def _locked(session: Session, known: Watched) -> Iterator[Place]:
-    """Promised rows that the transaction has read in that version with a lock on every writer.
+def _locked(session: Session, record: SessionRecord) -> Iterator[Place]:
+    """Yield promised rows that the transaction has read in that version, locked for all writers.
 
-    Nobody knows of them once a statement was sent beside queries and the rows of flushes: it may
-    have gone back to a savepoint, which gives locks back, or have written the rows. So may others
-    on a connection that the session was given.
+    These are unknown once another statement than a query, or the row of a flush, was sent: it may
+    have gone back to a savepoint, which gives locks back, or have written the rows. The same is
+    true of a connection that the session was given.
     """
     root = session.get_transaction()
-    if not known.locked or known.sent_more or root is None:
+    if not record.locked or record.sent_more or root is None:
         return
-    if not all(_locks_for_all(root, connection) for connection in known.connections):
+    if not all(_locks_for_all(root, connection) for connection in record.connections):
         return
-    for place, promised in (known.promises or {}).items():
-        if place in known.locked and _is(promised.mapper, known.locked[place], promised.version):
+    for place, promised in (record.promises or {}).items():
+        if place in record.locked and _is(promised.mapper, record.locked[place], promised.version):
             yield place
 
 
 def _locks_for_all(root: SessionTransaction, connection: Connection) -> bool:
-    """Do its locks reach every writer, until the session ends the transaction itself?"""
+    """Return whether its locks reach every writer until the session ends the transaction."""
     local = database_of(connection.dialect).locks_are_local(connection)
-    return not local and opened_by(root, connection)
+    return not local and is_opened_by_session(root, connection)
 
 
-def _raise(known: Watched, entries: list[Entry[Any]]) -> None:
+def _raise(record: SessionRecord, entries: list[Entry[Any]]) -> None:
     events.emit(lambda: events.Conflict(tuple(entries)))
-    raise conflict_of(entries, known.promises)
+    raise conflict_of(entries, record.promises)
 
 
 def _moved(session: Session, promises: Iterable[Promise]) -> Iterator[Entry[Any]]:
@@ -206,8 +210,9 @@ def _moved_in(session: Session, mapper: Mapper[Any], some: list[Promise]) -> Ite
     connection = connection_to_write(session, mapper)
     database_of(connection.dialect).begin_writing(connection, facts(mapper).table)
     identities, written = [one.identity for one in some], _must_write(session, connection)
-    briefly = _in_the_way(known_of(session)) and bool(database_of(connection.dialect).brief_waits)
-    known_of(session).waits_briefly |= briefly
+    briefly = _in_the_way(record_of(session)) and bool(database_of(connection.dialect).brief_waits)
+    if briefly:
+        record_of(session).note_brief_waits()
     found = read_stored(
         connection, mapper, identities, only=(token,), share=not written, briefly=briefly
     )
@@ -224,21 +229,21 @@ def _moved_in(session: Session, mapper: Mapper[Any], some: list[Promise]) -> Ite
         write_as_they_are(connection, mapper, some)
 
 
-def _in_the_way(known: Watched) -> bool:
-    """Is the unit to run again rather than to wait, because others may wait for it?"""
-    others = known.holds_locks or known.sent or len(known.promises or ()) > 1
-    return bool(others) and known.hurries
+def _in_the_way(record: SessionRecord) -> bool:
+    """Return whether the unit runs again rather than to wait, because others may wait for it."""
+    others = record.holds_locks or record.sent or len(record.promises or ()) > 1
+    return bool(others) and record.hurries
 
 
 def _must_write(session: Session, connection: Connection) -> bool:
-    """Are there writers whom a lock does not reach? Who writes nothing is in nobody's way."""
-    owner = known_of(session).owner
+    """Return whether a lock does not reach all writers; read-only units need not write."""
+    owner = record_of(session).owner
     local = database_of(connection.dialect).locks_are_local(connection)
     return local and not (owner is not None and owner.read_only)
 
 
 def _attempt(session: Session, promised: Promise) -> Attempt:
-    """Our side, with the values that were read if the object still holds those."""
+    """Return our side, with the values that were read if the object still holds those."""
     key = promised.mapper.identity_key_from_primary_key(promised.identity)
     obj = session.identity_map.get(key)
     state: State | None = None if obj is None else instance_state(obj)
@@ -249,12 +254,12 @@ def _attempt(session: Session, promised: Promise) -> Attempt:
 
 
 def _entries_of(session: Session, moved: dict[State, Promise]) -> Iterator[Entry[Any]]:
-    """Objects that are to be written: of what was promised only the version is known."""
+    """Yield entries of objects that are to be written: only the promised version is known."""
     for state, promised in moved.items():
         mapper = state.mapper
         connection = connection_to_write(session, mapper)
         stored = read_stored(connection, mapper, [promised.identity])
-        action: Action = "delete" if state in marked_deleted(session) else "update"
+        action: Action = "delete" if state in states_marked_deleted(session) else "update"
         ours = attempt_of(state, action, promised.version)
         seen = promised_side(promised).original
         attempt = Attempt(mapper, promised.identity, action, seen, ours.current, ours.changes)
@@ -262,7 +267,7 @@ def _entries_of(session: Session, moved: dict[State, Promise]) -> Iterator[Entry
 
 
 def _read_as(mapper: Mapper[Any]) -> Mapper[Any]:
-    """The mapper that finds every class of the table with the version."""
+    """Return the mapper that finds every class of the table with the version."""
     base = facts(mapper).root
     return base if base.version_id_col is mapper.version_id_col else mapper
 
@@ -291,13 +296,13 @@ def write_as_they_are(connection: Connection, mapper: Mapper[Any], some: list[Pr
     """Write these rows, which are locked and as they were promised.
 
     Raises:
-        ConfigurationError: nobody knows another value for the version than the one that is there.
+        ConfigurationError: no other value of this kind of version is known.
     """
     table, version = facts(mapper).table, facts(mapper).version
     keys = list(_keys(mapper, table))
-    rows = update(table).where(key_in(keys, [one.identity for one in some]))
+    rows = update(table).where(rows_with_keys(keys, [one.identity for one in some]))
     others: dict[Any, Any] = {column: column for column in table.columns if _moves(column)}
-    send = type(connection).execute  # what covers the connection has nothing to do with it
+    send = type(connection).execute  # not the functions that a flush has put over it
     kind = facts(mapper).kind
     if kind is not None and kind.has_trigger:
         send(connection, rows.values({**others, version: version}))
@@ -311,7 +316,7 @@ def write_as_they_are(connection: Connection, mapper: Mapper[Any], some: list[Pr
 
 
 def _keys(mapper: Mapper[Any], table: Table) -> Iterator[Column[Any]]:
-    """The key, in the table of the version."""
+    """Yield the key columns, in the table of the version."""
     for key, own in zip(facts(mapper).rows[0], table.primary_key.columns, strict=False):
         yield key if key.table is table else own
 
@@ -321,9 +326,9 @@ def _is_row(keys: list[Column[Any]], one: Promise) -> Any:
 
 
 def _moves(column: Column[Any]) -> bool:
-    """Would an UPDATE that does not name the column change it?
+    """Return whether an UPDATE that does not name the column changes it.
 
-    A time may say ``ON UPDATE CURRENT_TIMESTAMP`` in the database alone.
+    A time may have ``ON UPDATE CURRENT_TIMESTAMP`` in the database alone.
     """
     if column.computed is not None or column.primary_key:
         return False
@@ -332,7 +337,7 @@ def _moves(column: Column[Any]) -> bool:
 
 
 def _another(mapper: Mapper[Any], seen: set[Any]) -> Any:
-    """A version that none of the rows has."""
+    """Return a version that none of the rows has."""
     values = _values_like(next(iter(seen)))
     if values is None:
         name = mapper.class_.__name__

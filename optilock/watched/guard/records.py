@@ -1,12 +1,13 @@
-"""What is known of one flush: what it holds, what it has sent, and which rows missed.
+"""The record of one flush: the rows that it holds, has sent, and that missed.
 
 :class:`Flush` is kept on the session's record for as long as the flush runs.
-:mod:`optilock.watched.guard.batch` fills it in, and :mod:`optilock.watched.guard.settle` reads it.
+:mod:`optilock.watched.guard.batch` fills it in, and :mod:`optilock.watched.guard.settlement` reads
+it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple, TypeVar
 
@@ -16,29 +17,27 @@ from sqlalchemy.orm import Mapper, Session, UOWTransaction
 from sqlalchemy.orm.exc import StaleDataError
 
 from optilock.conditions.write import Shape, Write
-from optilock.errors import Action, LinkGone, preceded_by
+from optilock.errors import Action, LinkGone, prepend_line
 from optilock.mapped import State, facts
 from optilock.mapping.moves import does_not_move
 from optilock.watched.rows.entries import Attempt, Missed
-from optilock.watched.session.watched import Watched
-from optilock.watched.writes.answers import Accepted
-
-__all__ = ["DELETED", "UPDATED", "Flush", "Short", "Unadded", "in_sqlalchemys_words"]
+from optilock.watched.session.record import SessionRecord
+from optilock.watched.writes.answers import AcceptedResult
 
 Error = TypeVar("Error", bound=StaleDataError)
 
 #: The events of rows that were written.
-UPDATED, DELETED = "after_update", "after_delete"
+AFTER_UPDATE, AFTER_DELETE = "after_update", "after_delete"
 
 
-class Short(NamedTuple):
-    """A statement that matched fewer rows than were sent, in the sentence that SQLAlchemy tells it.
+class ShortCount(NamedTuple):
+    """A statement that matched fewer rows than were sent, in SQLAlchemy's sentence.
 
-    Handlers, log filters and tests that were written for SQLAlchemy's own versioning know it::
+    Handlers, log filters and tests that were written for SQLAlchemy's own versioning expect it::
 
         UPDATE statement on table 'pages' expected to update 3 row(s); 2 were matched.
 
-    SQLAlchemy's advice to switch the check off for deletes is left out.
+    SQLAlchemy's advice to switch the check off for deletes is omitted.
     """
 
     table: Table
@@ -54,14 +53,14 @@ class Short(NamedTuple):
         )
 
 
-def in_sqlalchemys_words(error: Error, short: Short | None) -> Error:
-    """The same error; its message now begins as SQLAlchemy's does."""
+def with_sqlalchemys_message(error: Error, short: ShortCount | None) -> Error:
+    """Return the error with a message that begins as SQLAlchemy's does."""
     if short is not None:
-        return preceded_by(error, short)
+        return prepend_line(error, short)
     return error
 
 
-class Unadded(NamedTuple):
+class RefusedSums(NamedTuple):
     """The database has refused to add to rows."""
 
     error: DBAPIError
@@ -72,68 +71,68 @@ class Unadded(NamedTuple):
 class Flush:
     """The guard's side of one ``session.flush()``."""
 
-    # Most flushes need none of these: they cost nothing until something is put in.
+    # Most flushes need none of these: they cost nothing until they are set.
     uow: UOWTransaction | None = None
     settled = False
     #: It is the last of its transaction: what it holds to its end may go with COMMIT.
     last = False
     #: Raised by ``flush()`` once SQLAlchemy has finished.
     error: Exception | None = None
-    #: What resolvers have decided is being written.
+    #: The decisions of resolvers are being written.
     correcting = False
     #: Reported by the database before SQLAlchemy could see it: raised by the first statement.
     broken: DBAPIError | None = None
-    #: Reported for what the flush around this one held, on a connection of both; or raised by a
+    #: An error of rows that the flush around this one held, on a connection of both; or raised by a
     #: resolver. It is no error of this flush.
     outer_error: Exception | None = None
     #: Edits of refused rows, put back once SQLAlchemy has finished.
     kept: Sequence[Any] = ()
-    #: Objects that nothing is to be written for any more.
+    #: Objects for which nothing more is written.
     skipped: frozenset[State] = frozenset()
-    #: What the flush wanted to write, taken when the database reported an error.
+    #: Our sides of the rows of the flush, taken when the database reported an error.
     wanted: list[Attempt] | tuple[()] = ()
     #: The first statement that did not find all of its rows.
-    short: Short | None = None
+    short: ShortCount | None = None
     #: How much is added to rows, by their tables and keys.
     adding: dict[Any, Mapping[str, Any]] | None = None
     #: Rows that were added to after others had changed them, and the versions that were read.
     overtaken: dict[State, Any] | None = None
-    unadded: Unadded | None = None
+    unadded: RefusedSums | None = None
     #: Link rows that were not there any more.
     gone_links: Sequence[LinkGone] = ()
-    #: Objects whose compared values were looked at.
+    #: Objects whose values were compared.
     looked: frozenset[State] = frozenset()
-    #: Tables that were looked at because the version of their rows is in another one.
+    #: Tables whose rows were checked because their version is in another table.
     looked_apart: frozenset[Any] = frozenset()
     #: Children -> the parents that have let them go; known once an orphan stays.
     let_go: dict[State, list[tuple[State, str]]] | None = None
-    #: The rows that were to be deleted when it was first asked.
+    #: The rows that were to be deleted when this was first needed.
     doomed: Any = None
-    #: Listeners are asked for before they are called.
+    #: Rows are sent before listeners of rows are called.
     listening = False
     _states: dict[Any, State] | None = None
 
     def __init__(
         self,
         session: Session,
-        known: Watched,
+        record: SessionRecord,
         listen: Callable[[Flush], None],
         by_hand: Callable[..., Any],
     ) -> None:
         self.session = session
-        self.known = known
-        #: Asks before listeners are called.
+        self.record = record
+        #: Sends held rows before listeners are called.
         self.listen = listen
         #: Sends a statement of the session's own, by a listener: the objects follow it.
         self.by_hand = by_hand
         #: How many writes the transaction had sent before.
-        self.began = 0 if known.decided else len(known.sent)
+        self.began = 0 if record.decided else len(record.sent)
         #: Connections that answer for the guard, and how they answered before: for which flush
         #: around this one, and what covered their methods.
         self.armed: dict[Connection, tuple[Flush | None, Mapping[str, Callable[..., Any]]]] = {}
         #: What is held, by connection, statement and key.
         self.waiting: dict[Connection, dict[Any, dict[Any, Write]]] = {}
-        self.answers: dict[Shape, Accepted] = {}
+        self.answers: dict[Shape, AcceptedResult] = {}
         #: Rows that were not found as they were read, and their tables and keys.
         self.misses: list[Missed] = []
         self.missed_states: dict[State, Missed] = {}
@@ -145,11 +144,11 @@ class Flush:
 
     @cached_property
     def hurries(self) -> bool:
-        """Is the unit to run again rather than to wait for a lock? Asked once for all rows."""
-        return self.known.hurries
+        """Return whether the unit runs again rather than to wait for a lock; asked once a flush."""
+        return self.record.hurries
 
     def held(self) -> list[Write]:
-        """What was not sent yet."""
+        """Return the rows that were not sent yet."""
         return [w for some in self.waiting.values() for ws in some.values() for w in ws.values()]
 
     def add_miss(self, missed: Missed) -> None:
@@ -159,8 +158,21 @@ class Flush:
         self.missed_states[missed.state] = missed
         self.listen(self)
 
+    def note_short(self, short: ShortCount) -> None:
+        """Keep the first statement that did not find all of its rows."""
+        if self.short is None:
+            self.short = short
+
+    def skip(self, states: Iterable[State]) -> None:
+        """Write nothing for these objects any more."""
+        self.skipped = self.skipped.union(states)
+
+    def note_outer_error(self, error: Exception) -> None:
+        """Note an error that is not of this flush: see :attr:`outer_error`."""
+        self.outer_error = error
+
     def is_missed(self, write: Write) -> bool:
-        """Is nothing more to be sent for the row?"""
+        """Return whether nothing more is sent for the row."""
         if self.missed and (write.shape.table, write.key()) in self.missed:
             return True
         if not self.skipped:
@@ -170,18 +182,18 @@ class Flush:
     # -- whose row it is ---------------------------------------------------------------------
 
     def state_of(self, write: Write) -> State:
-        """The object behind a write; an unwatched session's own, on our connection, is none."""
+        """Return the object of a write; raise for a write of an unwatched session."""
         found = self.find(write.shape.mapper, write.shape.identity_of(write.params))
         if found is None:
-            raise StaleDataError(str(Short(write.shape.table, write.shape.deletes, 1, 1)))
+            raise StaleDataError(str(ShortCount(write.shape.table, write.shape.deletes, 1, 1)))
         return found
 
     def find(self, mapper: Mapper[Any], identity: tuple[Any, ...]) -> State | None:
-        """The object of this flush with that key."""
+        """Return the object of this flush with that key."""
         return self.states().get((facts(mapper).root, identity))
 
     def states(self) -> dict[Any, State]:
-        """The objects of this flush by their rows."""
+        """Return the objects of this flush by their rows."""
         if self._states is None:
             if self.uow is None or not self.uow.states:
                 return {}  # a listener asks before SQLAlchemy has said what it will write
@@ -195,7 +207,7 @@ class Flush:
         return "delete" if self.is_delete(state) else "update"
 
     def is_writing(self) -> bool:
-        """Has SQLAlchemy begun to write, and is not all of it settled?"""
+        """Return whether SQLAlchemy has begun to write, and not all of it is settled."""
         return self.uow is not None and bool(self.uow.states) and not self.settled
 
 

@@ -1,15 +1,21 @@
-"""What a flush refuses before it begins: nothing is sent, and every edit is where it was.
+"""Checks before a flush sends anything: rows that are refused, and deletes that are judged.
 
-:func:`refuse_unread`: an object may stand for a row without anybody having seen it:
+Raising is free here: nothing was sent, the transaction is alive, and every edit is where it was.
+
+:func:`refuse_unread`: an object may stand for a row that was never read:
 ``make_transient_to_detached()``, a pickle of an expired object, or an object that was read after an
-UPDATE statement which has been rolled back. Edited blindly, it would go over whatever is stored.
-What SQLAlchemy does without a version depends on the mapping (columns of a joined child it writes
+UPDATE statement which has been rolled back. Written without a version, it would overwrite any
+stored row. SQLAlchemy's own behaviour depends on the mapping (it writes columns of a joined child
 without a check).
 
 :func:`refuse_two_classes`: objects of two classes over one table (:mod:`optilock.mapping.tables`).
 :func:`refuse_guarded_writes`: rows that are guarded, over a connection where nothing is
 (:mod:`optilock.watched.session.connections`). :func:`refuse_forgotten_rows`: rows without a
 version, in a strict session (:mod:`optilock.watched.statements.refusals`).
+
+:func:`judge_deletes`: SQLAlchemy writes a deleted row's dependents (joined tables, cascaded
+children, link rows) before the row's own version is checked. Such rows are locked, and their
+versions compared, before the flush begins.
 """
 
 from __future__ import annotations
@@ -17,36 +23,39 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from sqlalchemy import Column, ColumnElement, Connection, Table, event
+from sqlalchemy import Connection, Table
 from sqlalchemy.orm import Mapper, PassiveFlag, RelationshipDirection, Session
 from sqlalchemy.orm.attributes import instance_state
 
-from optilock.errors import ConfigurationError
+from optilock import events
+from optilock.errors import ConcurrencyError, ConfigurationError, PreconditionFailed
 from optilock.mapped import State, facts, identity_of
-from optilock.mapping.attribute import load_always
-from optilock.mapping.moves import move_by_key
-from optilock.mapping.tables import is_shared, know_tables, share_table, two_classes
-from optilock.resolvers.column_groups import check_declared
-from optilock.undocumented.mappers import mapped_by, registries
-from optilock.watched.guard.dependents import LeftOut
+from optilock.mapping.original_values import compared_names
+from optilock.mapping.tables import is_shared, two_classes
+from optilock.resolvers.resolution import decide_by_policy
+from optilock.undocumented.flushes import states_marked_deleted
+from optilock.watched.guard.connection import listen_in
+from optilock.watched.guard.decisions import decide
+from optilock.watched.guard.dependents import DeletedRows, has_dependents
 from optilock.watched.guard.records import Flush
-from optilock.watched.rows.members import notice_orphans
-from optilock.watched.rows.rolled_back import tell_pickles
-from optilock.watched.rows.seen import version_seen, watch_loads
-from optilock.watched.rows.unknown_versions import never_seen, unread
-from optilock.watched.session.connections import INSTEAD, autocommits, engine_to_write
-from optilock.watched.session.watched import Watched
-from optilock.watched.statements.refusals import forgotten
-from optilock.watched.writes.shapes import compared_columns
+from optilock.watched.rows.entries import Missed, equal_to_stored, stale_relationships
+from optilock.watched.rows.locked import note_locked
+from optilock.watched.rows.seen import version_seen
+from optilock.watched.rows.stored import Values
+from optilock.watched.rows.unknown_versions import unread_states, unseen_row_error
+from optilock.watched.session.connections import AUTOCOMMIT_HINT, engine_to_write, is_autocommit
+from optilock.watched.session.record import SessionRecord
+from optilock.watched.statements.refusals import strict_mode_error
+from optilock.watched.writes.send import find_moved
 
 
 def refuse_guarded_writes(session: Session, connections: Iterable[Connection]) -> None:
     """Refuse a flush that would write guarded rows over one of these connections.
 
     Raises:
-        ConfigurationError: so it would; nothing was sent.
+        ConfigurationError: a connection is in AUTOCOMMIT mode; nothing was sent.
     """
-    engines = {connection.engine for connection in connections if autocommits(connection)}
+    engines = {connection.engine for connection in connections if is_autocommit(connection)}
     if not engines:
         return
     for obj in (*session.new, *session.dirty, *session.deleted):
@@ -55,11 +64,11 @@ def refuse_guarded_writes(session: Session, connections: Iterable[Connection]) -
             raise ConfigurationError(
                 f"{mapper.class_.__name__} would be written over a connection in AUTOCOMMIT mode:"
                 " every statement is stored at once, so a refused flush could not be taken back,"
-                f" and no lock would hold. {INSTEAD} Nothing was sent."
+                f" and no lock would hold. {AUTOCOMMIT_HINT} Nothing was sent."
             )
 
 
-def refuse_two_classes(session: Session, known: Watched) -> None:
+def refuse_two_classes(session: Session, record: SessionRecord) -> None:
     """Refuse to write one table through two classes.
 
     Raises:
@@ -71,51 +80,50 @@ def refuse_two_classes(session: Session, known: Watched) -> None:
         state = instance_state(obj)
         mapper = state.mapper
         if is_shared(mapper):
-            other = _written_as(state, known) or first.setdefault(facts(mapper).table, mapper)
+            other = _written_as(state, record) or first.setdefault(facts(mapper).table, mapper)
             if other.base_mapper is not mapper.base_mapper:
                 raise two_classes(other, mapper)
 
 
-def _written_as(state: State, known: Watched) -> Mapper[Any] | None:
-    """The class through which the transaction has moved the row on from the object's version."""
+def _written_as(state: State, record: SessionRecord) -> Mapper[Any] | None:
+    """Return the class through which the transaction has moved the object's version."""
     token = facts(state.mapper).token
     if state.key is None or not token:
         return None
     place = facts(state.mapper).table, identity_of(state), version_seen(state, token)
-    for shape, params in known.sent:
+    for shape, params in record.sent:
         if place == (shape.table, shape.key_of(params), params.get(shape.token.parameter)):
             return shape.mapper
     return None
 
 
 def refuse_unread(session: Session, objects: Any) -> None:
-    """Raise ``ConfigurationError`` for an edit or a delete of a row that nobody has read."""
-    for state in unread(session):
+    """Raise ``ConfigurationError`` for an edit or a delete of a row that was never read."""
+    for state in unread_states(session):
         obj = state.obj()
         if objects and not any(obj is one for one in objects):
             continue
         if obj in session.deleted or (state.modified and _counts(state)):
             assert state.key is not None
-            raise never_seen(state.mapper, identity_of(state))
+            raise unseen_row_error(state.mapper, identity_of(state))
 
 
 def refuse_forgotten_rows(session: Session, objects: Any) -> None:
     """Refuse to update or delete, in a strict session, a row of a class without a version.
 
     Raises:
-        ConfigurationError: there is one, and its class does not say that it needs none. Nothing was
-            sent.
+        ConfigurationError: there is one, and its class does not opt out. Nothing was sent.
     """
     for obj in (*session.deleted, *session.dirty):
         state = instance_state(obj)
         if not facts(state.mapper).forgotten or (objects and not any(obj is o for o in objects)):
             continue
         if obj in session.deleted or _is_changed(state):
-            raise forgotten(state.mapper, identity_of(state))
+            raise strict_mode_error(state.mapper, identity_of(state))
 
 
 def _is_changed(state: State) -> bool:
-    """Is a column of the row to have another value, a foreign key among them?"""
+    """Return whether a column of the row, or a foreign key, gets another value."""
     columns, others = state.mapper.columns, state.mapper.relationships
     return any(
         state.get_history(name, PassiveFlag.PASSIVE_NO_INITIALIZE).has_changes()
@@ -125,30 +133,8 @@ def _is_changed(state: State) -> bool:
     )
 
 
-def refuse_forgotten_statement(flush: Flush, statement: Any, params: Any) -> None:
-    """The same of a statement of the unit of work that nobody has seen coming.
-
-    Raises:
-        ConfigurationError: it changes such a row; it is not sent, and the flush is rolled back.
-    """
-    assert flush.uow is not None
-    states = [
-        state
-        for mapper, some in flush.uow.mappers.items()
-        if statement.table in mapper.tables and facts(mapper).forgotten
-        for state in some
-        if state.key is not None
-    ]
-    if not states:
-        return
-    of_rows = LeftOut(statement.table, compared_columns(statement) or {})
-    of_rows.take((), frozenset(states))
-    if any(row in of_rows for row in (params if isinstance(params, list) else [params])):
-        raise forgotten(states[0].mapper, then="It was not sent, and the flush is rolled back.")
-
-
 def _counts(state: State) -> bool:
-    """Does a column change that is not ignored, a foreign key among them?"""
+    """Return whether a column that is not ignored, or a foreign key, gets another value."""
     ignored, columns = facts(state.mapper).ignored, state.mapper.columns
     return any(
         columns[name] not in ignored for name in state.committed_state if name in columns
@@ -159,39 +145,162 @@ def _counts(state: State) -> bool:
     )
 
 
-# -- classes with SQLAlchemy's own version_id_col --------------------------------------------------
+# -- deletes ---------------------------------------------------------------------------------------
 
 
-def read_versions_with_rows() -> None:
-    """Load the version of every class together with its row, from here on.
+def judge_deletes(flush: Flush, objects: Any) -> None:
+    """Judge the deletes that have dependents."""
+    deleted = [instance_state(obj) for obj in flush.session.deleted if _asked(obj, objects)]
+    replaced = _taken_over(flush.session, deleted)
+    missed = find_moved(
+        flush.session,
+        (
+            state
+            for state in deleted
+            if has_dependents(state.mapper)
+            or (state.key in replaced and facts(state.mapper).compares)
+        ),
+        deleting=True,
+    )
+    if missed:
+        _settle(flush, missed, objects)
 
-    :class:`~optilock.Versioned` does that for its own classes while they are mapped; this is for
-    classes that have SQLAlchemy's own ``version_id_col`` alone. The version is read with its row
-    even where ``load_only()`` or ``defer()`` omit it: SQLAlchemy would read it inside the flush,
-    when it already is the other writer's. The tables of these classes become known, too, so that
-    statements that bypass the version are found.
+
+def _taken_over(session: Session, deleted: Iterable[State]) -> set[Any]:
+    """Return the keys of deleted rows, compared by values, that new objects take over.
+
+    SQLAlchemy then sends an UPDATE for the new object, which has read nothing.
     """
-    if event.contains(Mapper, "mapper_configured", _configured):
-        return
-    event.listen(Mapper, "mapper_configured", _configured)
-    for registry in registries():
-        for mapper in mapped_by(registry):
-            if mapper.configured:
-                _configured(mapper, mapper.class_)
+    bases = {facts(state.mapper).root for state in deleted if facts(state.mapper).compares}
+    if not bases:
+        return set()
+    new = ((instance_state(obj).mapper, obj) for obj in session.new)
+    return {
+        mapper.identity_key_from_instance(obj) for mapper, obj in new if facts(mapper).root in bases
+    }
 
 
-def _configured(mapper: Mapper[Any], cls: type[Any]) -> None:
-    notice_orphans(mapper)
-    version: Any = mapper.version_id_col
-    if not isinstance(version, ColumnElement):  # SQLAlchemy takes anything, and fails in the flush
+def _asked(obj: Any, objects: Any) -> bool:
+    return not objects or any(obj is one for one in objects)
+
+
+def _settle(flush: Flush, missed: list[Missed], objects: Any) -> None:
+    for row in missed:
+        if row.problem is not None:
+            raise row.problem
+    error = decide(missed, flush.record) or _without_parents(flush, missed)
+    if type(error) in (ConcurrencyError, PreconditionFailed):
+        assert isinstance(error, ConcurrencyError)
+        error = _with_all(flush, error, missed, objects)
+    entries = [row.entry for row in missed]
+    if isinstance(error, ConcurrencyError):
+        entries = [*error.entries]
+    events.emit(lambda: events.Conflict(tuple(entries)))
+    if error is not None:
+        raise error
+    _delete_as_decided(flush, missed)
+
+
+def _delete_as_decided(flush: Flush, missed: list[Missed]) -> None:
+    gone = {row.state for row in missed if row.stored is None}
+    flush.skip(gone)  # nothing is left to delete, and to tell
+    listen_in({state.mapper for state in gone})
+    for row in missed:
+        if row.state not in gone:
+            _apply(flush, row)
+    events.emit(lambda: events.Resolved(tuple(row.entry for row in missed)))
+
+
+def _with_all(
+    flush: Flush, error: ConcurrencyError, missed: list[Missed], objects: Any
+) -> ConcurrencyError:
+    """Return one error for the whole flush: the updates that were to follow are checked as well."""
+    seen = {id(row.state) for row in missed}
+    others = [
+        instance_state(obj)
+        for obj in (*flush.session.dirty, *flush.session.deleted)
+        if _asked(obj, objects) and id(instance_state(obj)) not in seen
+    ]
+    more = [
+        row
+        for row in find_moved(flush.session, others, deleting=False)
+        if row.problem is None and decide_by_policy(row.entry, flush.record.on_delete) is None
+    ]
+    if not more:
+        return error
+    complete = type(error)([*error.entries, *(row.entry for row in more)])
+    complete.__cause__ = error.__cause__
+    for note in getattr(error, "__notes__", ()):
+        complete.add_note(note)
+    return complete
+
+
+def _apply(flush: Flush, row: Missed) -> None:
+    """Carry out a decision on the object, so that the flush that follows does the rest."""
+    resolution = row.resolution
+    assert resolution is not None and row.stored is not None
+    if resolution.decision == "overwrite":
+        equal_to_stored(row.state, _compared_part(row.state, row.stored))
         return
-    if facts(mapper).kind is None:  # the mixin has looked at its classes
-        check_declared(mapper, cls)
-        if isinstance(version, Column):
-            move_by_key(mapper)
-    load_always(mapper)
-    watch_loads(mapper)
-    tell_pickles(mapper)
-    if isinstance(version, Column):
-        know_tables(mapper, version)
-        share_table(mapper)
+    _undelete(flush, row)
+    _take_stored(flush, row)
+    for name, value in resolution.values.items():
+        setattr(row.obj, name, value)
+
+
+def _compared_part(state: State, stored: Values) -> Values:
+    """Return the values that the DELETE compares: the version, and those of ``CompareValues``."""
+    token = facts(state.mapper).token
+    names = compared_names(state.mapper, changed=(), deleting=True)
+    return {n: stored[n] for n in (*names, *([token] if token else ()))}
+
+
+def _take_stored(flush: Flush, row: Missed) -> None:
+    assert row.stored is not None
+    relationships = stale_relationships(row.state, row.stored)
+    equal_to_stored(row.state, row.stored)
+    note_locked(flush.session, row.state)
+    if relationships:
+        flush.session.expire(row.obj, relationships)
+
+
+def _undelete(flush: Flush, row: Missed) -> None:
+    """Take back ``session.delete()``, together with what it cascaded to."""
+    session = flush.session
+    for obj in _with_children(row):
+        if instance_state(obj) in states_marked_deleted(session):
+            session.add(obj)
+
+
+def _with_children(row: Missed) -> list[Any]:
+    cascaded = row.state.mapper.cascade_iterator("delete", row.state)
+    return [row.obj, *(obj for obj, *_ in cascaded)]
+
+
+def _without_parents(flush: Flush, missed: list[Missed]) -> ConcurrencyError | None:
+    """Return the conflict of rows that are to be kept, and whose parents this flush deletes."""
+    kept = [row for row in missed if _is_kept(row)]
+    if not kept:
+        return None
+    spared = {id(obj) for row in kept for obj in _with_children(row)}
+    deleted = flush.session.deleted
+    doomed = DeletedRows(instance_state(obj) for obj in deleted if id(obj) not in spared)
+    lost = [row for row in kept if any(True for _ in doomed.parents_of(row.state, _as_kept(row)))]
+    if not lost:
+        return None
+    conflict = ConcurrencyError(row.entry for row in missed)
+    for row in lost:
+        conflict.add_note(
+            f"optilock: {row.entry.describe()}: its parent is deleted in the same flush"
+        )
+    return conflict
+
+
+def _is_kept(row: Missed) -> bool:
+    assert row.resolution is not None
+    return row.stored is not None and row.resolution.decision != "overwrite"
+
+
+def _as_kept(row: Missed) -> Values:
+    assert row.stored is not None and row.resolution is not None
+    return {**row.stored, **row.resolution.values}

@@ -1,30 +1,30 @@
-"""A later attempt wants a value again: would it write over a change that its author has not seen?
+"""Values that a later attempt of a retry wants again, over a change that their author has not seen.
 
-Attempt 1 has read O, wants X, and fails. Attempt 2 reads D, which somebody else has written
-meanwhile, and wants X again. Then X was hardly made from what was read: a person has typed it, and
-has seen O. So the rule is that a value which is wanted again is judged *as if attempt 1 still held
-it*: an :class:`~optilock.errors.Entry` of O, X and D goes to the row's own resolver. What it
-refuses, or would store otherwise, is :class:`~optilock.errors.WouldOverwrite`, which no retry runs
-again. That one rule knows of ignored columns, of columns that belong together, of policies for a
-field, of ``overwrite()`` and of policies for deletes.
+Attempt 1 has read O, wants X, and fails. Attempt 2 reads D, which another transaction has written
+in the meantime, and wants X again. Then X was hardly made from the value read: a user has typed it,
+and has seen O. So a value that is wanted again is judged *as if attempt 1 still held it*: an
+:class:`~optilock.errors.Entry` of O, X and D goes to the row's own resolver. If the resolver
+refuses it, or would store another value, :class:`~optilock.errors.WouldOverwrite` is raised, which
+no retry runs again. This one rule covers ignored columns, columns that belong together, policies
+for a field, ``overwrite()`` and policies for deletes.
 
-A row without a resolver, or with ``reject``, has nobody to ask: it is written, and listeners hear
-of it (:class:`optilock.events.Repeated`). ``repeat_values="refuse"`` refuses there as well, and
-``"overwrite"`` looks at nothing.
+A row without a resolver, or with ``reject``, is written, and listeners get
+:class:`optilock.events.Repeated`. ``repeat_values="refuse"`` refuses such a row as well, and
+``"overwrite"`` checks nothing.
 
-*Remembered* is what an attempt wanted, where something fails: by a flush whose rows miss
-(:func:`remember_missed`; if it refuses them, all of its rows, for those that did not miss may be
-changed before the next attempt), and by a rollback (:func:`remember_wanted`), which knows the rows
-of a flush that the database has ended, and objects that are still dirty. What was assigned counts,
-also where it was stored already: a form sends back every field. Of a row that an earlier flush has
-written, what it was before is not known any more; then it counts as changed by the others if its
-version has moved. An attempt in which nothing fails remembers nothing.
+*Remembered* are the wanted values of an attempt in which something fails. A flush whose rows miss
+remembers these (:func:`remember_missed`); if it refuses them, it remembers all of its rows, because
+the others may be changed before the next attempt. A rollback (:func:`remember_wanted`) remembers
+the rows of a flush that the database has ended, and objects that are still dirty. Assigned values
+count even if they were stored already: a form sends back every field. The values before an earlier
+flush of the row are not known any more; the row then counts as changed by others if its version has
+moved. An attempt in which nothing fails remembers nothing.
 
-*Looked at* is each flush of a later attempt, when SQLAlchemy has handed over its rows: foreign keys
-are set by then, and nothing is committed, also where COMMIT goes with the last writes.
+*Checked* is each flush of a later attempt, when SQLAlchemy has handed over its rows: foreign keys
+are set by then, and nothing is committed, even where COMMIT goes with the last writes.
 
-A row is known by its dialect beside its key: engines with options (``isolation=``), and an engine
-that was disposed of, have the same one, and two databases have not. A thread or a task that an
+A row is identified by its dialect and its key: engines with options (``isolation=``), and an engine
+that was disposed of, have the same dialect, and two databases have not. A thread or a task that an
 attempt starts is a part of it if it has a copy of its context.
 """
 
@@ -43,30 +43,16 @@ from sqlalchemy.orm.attributes import instance_state
 from optilock import events
 from optilock.errors import Computed, ConcurrencyError, Entry, WouldOverwrite
 from optilock.mapped import Place, State, facts, place_of
-from optilock.resolvers.resolution import Resolution, settled_by_policy
+from optilock.resolvers.resolution import Resolution, decide_by_policy
 from optilock.resolvers.rules import client_wins, reject
-from optilock.serialize import alone
-from optilock.watched.guard.decide import ask, resolver_for, rule_of
-from optilock.watched.guard.ended import attempt_of_write, attempts_in, remember
+from optilock.serialize import without_handled
+from optilock.watched.guard.decisions import ask_resolver, resolver_for, rule_of
+from optilock.watched.guard.ended_transactions import attempt_of_write, attempts_in, remember
 from optilock.watched.guard.records import Flush
-from optilock.watched.rows.entries import Attempt, detached, entry_of, has_moved
+from optilock.watched.rows.entries import Attempt, detached_copy, entry_of, has_moved
 from optilock.watched.rows.stored import Values
 from optilock.watched.session.connections import engine_to_write
-from optilock.watched.session.watched import Watched, known_of
-
-__all__ = [
-    "RepeatValues",
-    "Repeats",
-    "Rows",
-    "RunningAttempt",
-    "add_wanted",
-    "attempt_here",
-    "forget_stored",
-    "judge",
-    "remember_missed",
-    "remember_wanted",
-    "repeats_of",
-]
+from optilock.watched.session.record import SessionRecord, record_of
 
 _log = logging.getLogger("optilock")
 
@@ -76,17 +62,17 @@ RepeatValues = Literal["refuse", "overwrite"]
 Key = tuple[Any, Place]
 
 
-class Wanted(NamedTuple):
+class WantedRow(NamedTuple):
     """What an attempt wanted of a row, and the row that it has met instead."""
 
     side: Attempt
     stored: Values | None = None
 
 
-Rows = dict[Key, Wanted]
+Rows = dict[Key, WantedRow]
 
 
-class Judged(NamedTuple):
+class FirstRead(NamedTuple):
     """A row that a flush of a later attempt has looked at."""
 
     #: What its transaction has read first.
@@ -112,7 +98,7 @@ def repeats_of(wanted: Rows, mode: RepeatValues | None, around: RunningAttempt |
 
 
 def add_wanted(known: Rows, more: Rows) -> None:
-    """Of each row what was wanted last, against what was read when that was wanted first.
+    """Add rows: each with the values wanted last, and those read when it was wanted first.
 
     An attempt that fails has not shown to anybody what it has read.
     """
@@ -120,7 +106,7 @@ def add_wanted(known: Rows, more: Rows) -> None:
         known[key] = _newest(known[key], wanted) if key in known else wanted
 
 
-def _newest(before: Wanted, now: Wanted) -> Wanted:
+def _newest(before: WantedRow, now: WantedRow) -> WantedRow:
     first, last, known = before.side, now.side, facts(now.side.mapper)
     if first.action != last.action:
         return now
@@ -133,7 +119,7 @@ def _newest(before: Wanted, now: Wanted) -> Wanted:
     original = {name: value for name, value in last.original.items() if name not in older}
     of_first = {*older, known.token} & first.original.keys()
     original.update((name, first.original[name]) for name in of_first)
-    return Wanted(replace(last, original=original, changes=wanted), now.stored)
+    return WantedRow(replace(last, original=original, changes=wanted), now.stored)
 
 
 @dataclass(eq=False)
@@ -154,20 +140,20 @@ class RunningAttempt:
     wanted: Rows = field(default_factory=dict)
 
     def over(self) -> None:
-        """Whoever has a copy of its context is outside of it from now on."""
+        """End the attempt: a copy of its context is outside of it from now on."""
         self.repeats, self.remembers = None, False
 
 
 attempt_here: ContextVar[RunningAttempt | None] = ContextVar("optilock_attempt", default=None)
 
 
-# -- remembering ----------------------------------------------------------------------------------
+# -- remembering -----------------------------------------------------------------------------------
 
 
 def remember_missed(flush: Flush, *, refused: bool) -> None:
-    """Rows of a flush have missed. If it refuses them, remember all that it was to write.
+    """Remember the rows of a flush that missed, and all of its rows if it refuses them.
 
-    What is settled may not be written at all, where both wanted the same.
+    A settled row may not be written at all, where both sides wanted the same.
     """
     attempt = attempt_here.get()
     if attempt is not None and attempt.remembers:
@@ -177,38 +163,38 @@ def remember_missed(flush: Flush, *, refused: bool) -> None:
 
 
 def remember_wanted(session: Session, *, savepoint: bool) -> None:
-    """A transaction is rolled back, or a savepoint; the objects still hold what they held."""
+    """Remember the rows of a transaction, or a savepoint, that is rolled back."""
     attempt, handled = attempt_here.get(), sys.exception()
-    if attempt is None or not attempt.remembers or known_of(session).decided:
+    if attempt is None or not attempt.remembers or record_of(session).decided:
         return
     try:
         _note(attempt, session, _unwritten(session) if savepoint else _sides_of(session), {})
     except Exception as error:  # of a type of the application's: the rollback has to go on
         what = "what a transaction wanted to write is not known to the next attempt"
-        _log.warning(what, exc_info=alone(error, handled))
+        _log.warning(what, exc_info=without_handled(error, handled))
 
 
 def _sides_of(session: Session) -> Iterable[Attempt]:
-    """Our side of every row that the transaction has tried to write, or was to write."""
-    known = known_of(session)
-    flush: Flush | None = known.flush
+    """Return our side of every row that the transaction has tried to write, or was to write."""
+    record = record_of(session)
+    flush: Flush | None = record.flush
     sides: dict[Place, Attempt] = {}
-    # Of a row that was written before, nobody knows any more what it was: only its version.
-    for write in (*known.sent[: None if flush is None else flush.began], *known.undone):
+    # The values before an earlier flush of the row are not known any more, only its version.
+    for write in (*record.sent[: None if flush is None else flush.began], *record.undone):
         if facts(write.shape.mapper).token:
             earlier = attempt_of_write(write)
             before = sides.setdefault(earlier.place, earlier)
             sides[earlier.place] = replace(before, changes={**before.changes, **earlier.changes})
     for side in _unwritten(session):
         sides[side.place] = _written_before(sides.get(side.place), side)
-    kept = known.sides or {}
+    kept = record.sides or {}
     return (_joined(kept[at], side) if at in kept else side for at, side in sides.items())
 
 
 def _unwritten(session: Session) -> Iterable[Attempt]:
-    """Our side of the rows of the running flush; without one, of those that no flush has met."""
-    known = known_of(session)
-    flush: Flush | None = known.flush
+    """Return our side of the rows of the running flush, or else of those without a flush."""
+    record = record_of(session)
+    flush: Flush | None = record.flush
     if flush is not None:
         remember(flush)
         by_row, sides = flush.states(), flush.wanted
@@ -216,12 +202,12 @@ def _unwritten(session: Session) -> Iterable[Attempt]:
         states = dict.fromkeys((instance_state(obj) for obj in session.dirty), False)
         states |= dict.fromkeys((instance_state(obj) for obj in session.deleted), True)
         by_row = {place_of(state): state for state in states if state.key is not None}
-        sides = attempts_in(states, known.sent)
+        sides = attempts_in(states, record.sent)
     return [_assigned(by_row[side.place], side) for side in sides]
 
 
 def _assigned(state: State, side: Attempt) -> Attempt:
-    """The same, with whatever else was assigned.
+    """Return our side with all that was assigned, changed or not.
 
     A form sends back every field. A value that is as it was read is no change, but the next attempt
     assigns it again, and others may have changed it. Foreign keys are set by the flush only.
@@ -231,7 +217,7 @@ def _assigned(state: State, side: Attempt) -> Attempt:
     known = facts(state.mapper)
     names: dict[Any, str] = {column: name for name, column in known.columns.items()}
     more = {
-        name: detached(state.dict[name], name)
+        name: detached_copy(state.dict[name], name)
         for name in state.committed_state
         if name in known.columns and name in state.dict and name != known.token
     }
@@ -240,7 +226,7 @@ def _assigned(state: State, side: Attempt) -> Attempt:
 
 
 def _keys_of_relationships(state: State, names: Mapping[Any, str]) -> Values:
-    """The foreign keys, for relationships that were set."""
+    """Return the foreign keys of relationships that were set."""
     keys: Values = {}
     for one in state.mapper.relationships:
         if one.direction is not RelationshipDirection.MANYTOONE or one.key not in state.dict:
@@ -260,7 +246,7 @@ def _value_of(obj: Any, column: Any) -> Any:
 
 
 def _written_before(earlier: Attempt | None, side: Attempt) -> Attempt:
-    """The side of a row that an earlier flush has written: it read then what that had written."""
+    """Return the side of a row that an earlier flush has written, with the values of that flush."""
     if earlier is None:
         return side
     read = {name: v for name, v in side.original.items() if name not in earlier.changes}
@@ -278,9 +264,9 @@ def _note(
             key, found = _key(session, side), stored.get(side.place)
             before = attempt.wanted.get(key)
             if before is not None and _read_the_same(before.side, side):
-                attempt.wanted[key] = Wanted(_joined(before.side, side), found or before.stored)
+                attempt.wanted[key] = WantedRow(_joined(before.side, side), found or before.stored)
             else:
-                add_wanted(attempt.wanted, {key: Wanted(side, found)})
+                add_wanted(attempt.wanted, {key: WantedRow(side, found)})
 
 
 def _read_the_same(first: Attempt, then: Attempt) -> bool:
@@ -297,58 +283,70 @@ def _key(session: Session, side: Attempt) -> Key:
     return engine_to_write(session, side.mapper).dialect, side.place
 
 
-# -- judging --------------------------------------------------------------------------------------
+# -- judging ---------------------------------------------------------------------------------------
 
 
 def judge(flush: Flush, repeats: Repeats) -> None:
-    """Look at what a flush of a later attempt is to write, or has written, of known rows.
+    """Judge the rows of a later attempt's flush that an attempt before it wanted to write.
 
     Raises:
         WouldOverwrite: a value is wanted again, over a change that its author has not seen.
     """
     remember(flush)
-    known, told, refused = flush.known, [], []
+    record = flush.record
+    reported: list[Entry[Any]] = []
+    refused: list[tuple[Entry[Any], str]] = []
     for found in flush.wanted:
-        key = _key(flush.session, found)
-        then = repeats.rows.get(key)
-        if then is None or then.side.action != found.action:
+        repeated = _repeated(flush, repeats, found)
+        if repeated is None:
             continue
-        if known.promises and known.promises.demand(found.place):
-            continue  # whoever names the version has seen it
-        ours, again = _read_first(known, key, then, found)
-        entry = _entry(then, ours, again)
-        if entry is None or settled_by_policy(entry, known.on_delete) is not None:
-            continue
-        resolver = resolver_for(rule_of(ours.place, known), entry.model)
+        entry, ours = repeated
+        resolver = resolver_for(rule_of(ours.place, record), entry.model)
         if repeats.mode is None and (resolver is None or resolver is reject):
-            told.append(entry)
+            reported.append(entry)
         elif (reason := _why_not(entry, ours, resolver)) is not None:
             refused.append((entry, reason))
     if refused:
         conflict = tuple(entry for entry, _ in refused)
         events.emit(lambda: events.Conflict(conflict))
         raise _would_overwrite(refused)
-    if told:
-        events.emit(lambda: events.Repeated(tuple(told)))
+    if reported:
+        events.emit(lambda: events.Repeated(tuple(reported)))
 
 
-def _read_first(known: Watched, key: Key, then: Wanted, ours: Attempt) -> tuple[Attempt, Values]:
-    """Our side against what the transaction has read first, and what of it is wanted again.
+def _repeated(flush: Flush, repeats: Repeats, found: Attempt) -> tuple[Entry[Any], Attempt] | None:
+    """Return the entry of a row that is wanted again over a change of others, and our side."""
+    record, key = flush.record, _key(flush.session, found)
+    then = repeats.rows.get(key)
+    if then is None or then.side.action != found.action:
+        return None
+    if record.promises and record.promises.demand(found.place):
+        return None  # a client that names the version has seen it
+    ours, again = _read_first(record, key, then, found)
+    entry = _entry(then, ours, again)
+    if entry is None or decide_by_policy(entry, record.on_delete) is not None:
+        return None
+    return entry, ours
+
+
+def _read_first(
+    record: SessionRecord, key: Key, then: WantedRow, ours: Attempt
+) -> tuple[Attempt, Values]:
+    """Return our side against the values read first, and the values that are wanted again.
 
     An earlier flush of the transaction may have written the row.
     """
-    if known.judged is None:
-        known.judged = {}
-    judged = known.judged.setdefault(key, Judged(ours.original, set()))
+    judged = record.read_first().setdefault(key, FirstRead(ours.original, set()))
     ours = replace(ours, original={**ours.original, **judged.read})
     again = _again(then.side, ours)
     judged.again.update(again)
     return ours, again
 
 
-def forget_stored(known: Watched) -> None:
+def forget_stored(record: SessionRecord) -> None:
     """COMMIT: values that were wanted again are stored, and what follows is this attempt's own."""
-    attempt, judged, known.judged = attempt_here.get(), known.judged or {}, None
+    attempt, judged = attempt_here.get(), record.read_first()
+    record.forget_read_first()
     if attempt is None or attempt.repeats is None:
         return
     rows = attempt.repeats.rows
@@ -356,11 +354,11 @@ def forget_stored(known: Watched) -> None:
         then = rows.pop(key, None)
         if then is not None:
             left = {n: value for n, value in then.side.changes.items() if n not in row.again}
-            rows[key] = Wanted(replace(then.side, changes=left), then.stored)
+            rows[key] = WantedRow(replace(then.side, changes=left), then.stored)
 
 
 def _again(side: Attempt, ours: Attempt) -> Values:
-    """The values that are wanted again."""
+    """Return the values that are wanted again."""
     known = facts(ours.mapper)
     return {
         name: value
@@ -372,17 +370,17 @@ def _again(side: Attempt, ours: Attempt) -> Values:
     }
 
 
-def _entry(then: Wanted, ours: Attempt, again: Values) -> Entry[Any] | None:
-    """The conflict there would be if the attempt before still held what it wanted; or none."""
+def _entry(then: WantedRow, ours: Attempt, again: Values) -> Entry[Any] | None:
+    """Return the conflict if the attempt before still held its values, or ``None``."""
     side, stored = then.side, {**(then.stored or {}), **ours.original}
     moved = _has_moved(side, stored)
     if ours.action == "delete":
         return entry_of(side, stored) if moved else None
-    # Of what is not known any more, only a version that has moved says that others have changed it.
+    # Where the values are not known any more, a version that has moved is a change of others.
     again = {name: value for name, value in again.items() if moved or name in side.original}
     side = replace(side, changes=again, current={**side.original, **again})
     entry = entry_of(side, stored)
-    # Set without having been read, then and now: nobody can say that the others left it alone.
+    # Set without having been read, then and now: others may have changed it.
     unread = again.keys() - stored.keys() if moved else frozenset()
     conflicting = entry.conflicting.union(unread)
     return replace(entry, conflicting=conflicting) if again and conflicting else None
@@ -397,12 +395,12 @@ def _both(original: Values, stored: Values) -> Values:
 
 
 def _why_not(entry: Entry[Any], ours: Attempt, resolver: Callable[..., Any] | None) -> str | None:
-    """Why the row is not to be written, as a note; ``None``: its resolver wants what is written."""
+    """Return a note of the reason against the write; ``None``: the resolver wants the same."""
     if resolver is client_wins:
         return None
     if resolver is None or entry.conflicting - (entry.database or {}).keys():
         return ""
-    answer = ask(entry, resolver, [entry])
+    answer = ask_resolver(entry, resolver, [entry])
     if isinstance(answer, ConcurrencyError):
         return " ".join(getattr(answer, "__notes__", ()))
     if isinstance(answer, Exception):
@@ -415,7 +413,7 @@ def _why_not(entry: Entry[Any], ours: Attempt, resolver: Callable[..., Any] | No
 
 
 def _stores_the_same(answer: Resolution, entry: Entry[Any], ours: Attempt) -> bool:
-    """Would the resolver store what the flush does?"""
+    """Return whether the resolver would store the same values as the flush."""
     if answer.decision != "write" or entry.action == "delete":
         return answer.decision == "overwrite"
     same = facts(ours.mapper).same

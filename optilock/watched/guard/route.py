@@ -1,8 +1,8 @@
-"""Which way goes a statement of the unit of work: held, sent at once, looked at first, left out?
+"""Routes of the unit of work's statements: held, sent at once, checked first, or omitted.
 
 SQLAlchemy sends the rows of a flush one statement after the other. The guard keeps a row with a
-version back until something else asks the database, or sends it by itself where its order matters;
-whatever knows no version goes its way, but for the rows that missed already.
+version back until another statement needs the database, or sends it individually where its order
+matters. A statement without a version passes through, without the rows that missed already.
 """
 
 from __future__ import annotations
@@ -18,129 +18,163 @@ from optilock.conditions.write import Shape, Write, write_of
 from optilock.dialects import database_of
 from optilock.dialects.rows import judge
 from optilock.mapped import facts
-from optilock.mapping.compared import any_compared, changed_names
+from optilock.mapping.original_values import any_compared, changed_names
 from optilock.watched.guard.batch import (
-    drain,
-    hold,
-    miss,
-    missed_again,
+    add_second_update,
+    defer,
     read_lost,
+    record_miss,
+    refuse_without_version,
+    send_deferred,
     send_now,
-    without_version,
 )
-from optilock.watched.guard.commuting import (
-    commutes,
-    name_what_was_read,
-    on_stored,
-    refused_sums,
-    written_on_stored,
+from optilock.watched.guard.compared_values import (
+    judge_demands,
+    judge_objects,
+    judge_values,
+    write_one,
 )
-from optilock.watched.guard.compares import judge_demanded, judge_objects, judge_values, write_one
-from optilock.watched.guard.dependents import delete_links, judge_links, without_missed
-from optilock.watched.guard.no_bump import unmoved
+from optilock.watched.guard.dependents import (
+    SkippedRows,
+    delete_links,
+    drop_missed_rows,
+    judge_links,
+)
+from optilock.watched.guard.no_bump import with_same_version
 from optilock.watched.guard.records import Flush
-from optilock.watched.guard.refusals import refuse_forgotten_statement
-from optilock.watched.session.watched import is_strict
-from optilock.watched.writes.answers import Accepted, Counted, Nothing, Unmoved, fill_in
+from optilock.watched.guard.sums import (
+    is_commuting_write,
+    name_what_was_read,
+    note_sum_on_stored,
+    refused_sums,
+    sum_on_stored,
+)
+from optilock.watched.session.record import is_strict
+from optilock.watched.statements.refusals import strict_mode_error
+from optilock.watched.writes.answers import (
+    AcceptedResult,
+    CountedResult,
+    EmptyResult,
+    UnmovedResult,
+    fill_in,
+)
 from optilock.watched.writes.send import require_row_counts
-from optilock.watched.writes.shapes import shape_for
+from optilock.watched.writes.shapes import compared_columns, shape_for
 
 Native = Callable[..., Any]
 
 
-def written(
+def route_statement(
     flush: Flush, connection: Connection, native: Native, statement: Any, params: Any, options: Any
 ) -> Any:
-    """The answer for an UPDATE or DELETE that the unit of work sends for its rows."""
+    """Return the answer for an UPDATE or DELETE that the unit of work sends for its rows."""
     uow = flush.uow
     if uow is None or not params:
         return native(statement, params, **options)
     many = isinstance(params, list)
     shape = shape_for(uow, connection.dialect, statement, params[0] if many else params)
     if shape is None:
-        return unguarded(flush, connection, native, statement, params, options)
+        return pass_through(flush, connection, native, statement, params, options)
     if not connection.dialect.supports_sane_rowcount:
         require_row_counts(connection.dialect)
     if many:
-        return _many(flush, connection, shape, params)
+        return _route_rows(flush, connection, shape, params)
     write = write_of((shape, params))
     if params.get(shape.token.parameter) is None:
-        without_version(flush, connection, write)
-        return Accepted(shape, params)
-    known = flush.known
-    if known.still:
-        write = unmoved(flush, write)
-    demands = known.demands
-    if demands is not None and shape.mapper.__dict__.get(FREE) is not demands:
-        write = demands.again(write) or _demanded(flush, demands, write)
-        shape = write.shape
-    alone = len(uow.states) == 1
-    in_the_way = not alone or known.holds_locks or known.promises or known.sent
-    if in_the_way and flush.hurries and not shape.special:
-        write = _hurried(flush, connection, write)
-        shape = write.shape
+        refuse_without_version(flush, connection, write)
+        return AcceptedResult(shape, params)
+    is_only = len(uow.states) == 1
+    write = _with_conditions(flush, connection, write, is_only=is_only)
+    shape = write.shape
     if shape.special:
         answer = _special(flush, connection, native, statement, write, options)
         if answer is not None:
             return answer
     if (flush.missed or flush.skipped) and flush.is_missed(write):
-        missed_again(flush, write)
-        return Accepted(shape, write.params)
-    if shape.alone or not shape.exact or (alone and not flush.last):
-        if flush.waiting:
-            drain(flush, connection)
-        known.sent.append(write)
-        result = None
-        if shape.exact or not judge(database_of(connection.dialect), connection, [write])[1]:
-            statement = shape.statement if shape.exact else shape.judged
-            result = native(statement, write.params, **options)
-            if result.rowcount:
-                return result
-        return _not_found(flush, connection, native, write, options, result)
-    return hold(flush, connection, write)
+        add_second_update(flush, write)
+        return AcceptedResult(shape, write.params)
+    if shape.sent_individually or not shape.exact or (is_only and not flush.last):
+        return _send_individually(flush, connection, native, write, options)
+    return defer(flush, connection, write)
+
+
+def _with_conditions(flush: Flush, connection: Connection, write: Write, *, is_only: bool) -> Write:
+    """Return the write with what ``no_bump`` blocks, the session's demands and its unit add."""
+    record = flush.record
+    if record.no_bump_blocks:
+        write = with_same_version(flush, write)
+    demands = record.demands
+    if demands is not None and write.shape.mapper.__dict__.get(FREE) is not demands:
+        write = _demanded(flush, demands, write)
+    if record.owner is None or (
+        is_only and not (record.holds_locks or record.promises or record.sent)
+    ):
+        return write
+    if flush.hurries and not write.shape.special:  # others may wait for what the unit has locked
+        write = _hurried(flush, connection, write)
+    return write
+
+
+def _send_individually(
+    flush: Flush, connection: Connection, native: Native, write: Write, options: Any
+) -> Any:
+    """Send one row at once, after the rows that are held."""
+    if flush.waiting:
+        send_deferred(flush, connection)
+    flush.record.sent.append(write)
+    shape, result = write.shape, None
+    if shape.exact or not judge(database_of(connection.dialect), connection, [write])[1]:
+        statement = shape.statement if shape.exact else shape.judged
+        result = native(statement, write.params, **options)
+        if result.rowcount:
+            return result
+    return _not_found(flush, connection, native, write, options, result)
 
 
 def _demanded(flush: Flush, demands: Demands, write: Write) -> Write:
-    """Under what the session demands of the object's own class: a hierarchy shares statements."""
+    """Add what the session demands of the object's own class: a hierarchy shares statements."""
     shape, params = write
-    if not demands.concern(shape.mapper):
+    cached = demands.cached_with_demands(write)
+    if cached:
+        return cached
+    if not demands.concerns_class(shape.mapper):
         return write
     if facts(shape.mapper).is_alone:
-        return demands.alike(write)
+        return demands.with_shared_demands(write)
     state = flush.find(shape.mapper, shape.identity_of(params))
-    return write if state is None else demands.demanded(write, state.mapper)
+    return write if state is None else demands.with_demands(write, state.mapper)
 
 
 def _hurried(flush: Flush, connection: Connection, write: Write) -> Write:
-    """The same write, which does not wait for long: of a row that the unit has not locked."""
-    known = flush.known
-    if known.has_locked([write]):
+    """Return the write with a brief wait for its lock, if the unit has not locked the row."""
+    record = flush.record
+    if record.has_locked([write]):
         return write
     more = database_of(connection.dialect).brief_waits
     if not more:
         return write
-    known.waits_briefly = True
-    return write_of((write.shape.under(more), write.params))
+    record.note_brief_waits()
+    return write_of((write.shape.with_conditions(more), write.params))
 
 
 def _not_found(
     flush: Flush, connection: Connection, native: Native, write: Write, options: Any, result: Any
 ) -> Any:
-    """The row of a single statement was not written; it is, if its conditions are true again."""
+    """Write the row of a single statement again, if its conditions are true again by now."""
     (lost,) = read_lost(flush, connection, [write])
-    again = on_stored(flush, lost)
+    again = sum_on_stored(flush, lost)
     if again is not None:
         with refused_sums(flush, [write]):
             result = native(again.write.shape.judged, again.write.params, **options)
         if result.rowcount:
-            written_on_stored(flush, write, again.write)
+            note_sum_on_stored(flush, write, again.write)
             return result
     if lost.stands:
         result = native(write.shape.judged, write.params, **options)
         if result.rowcount:
             return result
-    miss(flush, connection, [lost], sent=1)
-    return Accepted(*write) if result is None else Unmoved(result, write.shape)
+    record_miss(flush, connection, [lost], sent=1)
+    return AcceptedResult(*write) if result is None else UnmovedResult(result, write.shape)
 
 
 def _special(
@@ -151,90 +185,99 @@ def _special(
     write: Write,
     options: Any,
 ) -> Any:
-    """The answer where the version is not all that counts; ``None``: write it as any other."""
+    """Return the answer for a row with rules of its own; ``None``: write it like any other."""
     shape, params = write
     if flush.find(shape.mapper, shape.identity_of(params)) is None:  # of an unwatched session
-        drain(flush, connection)
+        send_deferred(flush, connection)
         return native(statement, params, **options)
-    if shape.commuting and commutes(flush, write) and not shape.alone:
-        return hold(flush, connection, write)
+    if shape.commuting and is_commuting_write(flush, write) and not shape.sent_individually:
+        return defer(flush, connection, write)
     if shape.ignored_only and not _touched(flush, write):
         return _write_ignored(flush, connection, native, write, options)
     if shape.perhaps_ignored and _only_ignored(flush, write):
         if shape.demanded:  # of the row's other tables
             judge_objects(flush, [flush.state_of(write)], deleting=False)
-        return Accepted(shape, {**params, shape.token.column.key: params[shape.token.parameter]})
+        return AcceptedResult(
+            shape, {**params, shape.token.column.key: params[shape.token.parameter]}
+        )
     if shape.compares:
         answer = _compared(flush, connection, native, statement, params, options)
         if answer is not None:
-            flush.known.sent.append(write)  # a rollback takes it back
+            flush.record.sent.append(write)  # a rollback takes it back
         return answer
     return None
 
 
-def _many(flush: Flush, connection: Connection, shape: Shape, rows: list[Any]) -> Accepted:
-    """DELETEs, and the UPDATEs of post_update: a list of rows in one call."""
-    drain(flush, connection)
+def _route_rows(
+    flush: Flush, connection: Connection, shape: Shape, rows: list[Any]
+) -> AcceptedResult:
+    """Send the rows of one call: DELETEs, and the UPDATEs of post_update."""
+    send_deferred(flush, connection)
     if shape.compares:
         judge_values(flush, connection, shape.statement, rows)
-    writes, demands = [], flush.known.demands
+    writes = []
     for row in rows:
         write = write_of((shape, row))
         if flush.overtaken:
             name_what_was_read(flush, write)
-        if flush.known.still:
-            write = unmoved(flush, write)
+        if flush.record.no_bump_blocks:
+            write = with_same_version(flush, write)
         if row.get(shape.token.parameter) is None:
-            without_version(flush, connection, write)
+            refuse_without_version(flush, connection, write)
         elif flush.is_missed(write):
-            missed_again(flush, write)
+            add_second_update(flush, write)
         else:
+            demands = flush.record.demands
             if demands is not None and shape.mapper.__dict__.get(FREE) is not demands:
-                write = demands.again(write) or _demanded(flush, demands, write)
+                write = _demanded(flush, demands, write)
             writes.append(write)
-    if not shape.deletes:
+    if shape.prefetch and not shape.deletes:
         for write in writes:
-            if shape.prefetch:
-                fill_in(write, connection)
+            fill_in(write, connection)
     send_now(flush, connection, writes)
-    return Accepted(shape, *rows)
+    return AcceptedResult(shape, *rows)
 
 
-def unguarded(
+def pass_through(
     flush: Flush, connection: Connection, native: Native, statement: Any, params: Any, options: Any
 ) -> Any:
-    """A statement without a token: tables of a row that missed are not written."""
-    flush.known.sent_more = True
+    """Send a statement without a token, without rows that belong to one that missed."""
+    flush.record.note_other_statement()
     if is_strict(flush.session):
         refuse_forgotten_statement(flush, statement, params)
-    drain(flush, connection)
+    send_deferred(flush, connection)
     _look_at_other_tables(flush, statement.table)
-    if flush.known.demands is not None and flush.known.demands.may_concern(statement.table):
-        judge_demanded(flush, statement.table)
+    if flush.record.demands is not None and flush.record.demands.may_concern_table(statement.table):
+        judge_demands(flush, statement.table)
     if any_compared() and params:
         answer = _compared(flush, connection, native, statement, params, options)
         if answer is not None:
             return answer
     if not (flush.misses or flush.skipped) or not params:
         return native(statement, params, **options)
+    return _send_others(flush, native, statement, params, options)
+
+
+def _send_others(flush: Flush, native: Native, statement: Any, params: Any, options: Any) -> Any:
+    """Send the rows that do not belong to one that missed."""
     rows = params if isinstance(params, list) else [params]
-    kept = without_missed(flush, statement, rows)
+    kept = drop_missed_rows(flush, statement, rows)
     if len(kept) == len(rows):
         return native(statement, params, **options)
     if not kept:
-        return Nothing(rows)
+        return EmptyResult(rows)
     result = native(statement, kept, **options)
-    return Counted(result, result.rowcount + len(rows) - len(kept), rows)
+    return CountedResult(result, result.rowcount + len(rows) - len(kept), rows)
 
 
-def links(
+def route_link_rows(
     flush: Flush, connection: Connection, native: Native, statement: Any, rows: Any, options: Any
 ) -> Any:
-    """Link rows that are taken away: not those of a row that is gone, and some may be gone."""
+    """Send the removal of link rows, without those of a row that is gone."""
     if flush.skipped:
-        result = unguarded(flush, connection, native, statement, rows, options)
+        result = pass_through(flush, connection, native, statement, rows, options)
     else:
-        drain(flush, connection)
+        send_deferred(flush, connection)
         if options or flush.uow is None:
             return native(statement, rows, **options)
         result = delete_links(flush, connection, native, statement, rows)
@@ -246,21 +289,21 @@ def links(
 def _compared(
     flush: Flush, connection: Connection, native: Native, statement: Any, params: Any, options: Any
 ) -> Any:
-    """Rows with ``CompareValues``: written with their values, or looked at before (None)."""
+    """Write rows with ``CompareValues`` with their values, or check them first (``None``)."""
     answer = write_one(flush, connection, native, statement, params, options)
     if answer is None:
         judge_values(flush, connection, statement, params)
     return answer
 
 
-# -- only ignored columns change: the version is neither checked nor moved ------------------------
+# -- only ignored columns change: the version is neither checked nor moved -------------------------
 
 
 def _write_ignored(
     flush: Flush, connection: Connection, native: Callable[..., Any], write: Write, options: Any
-) -> Unmoved:
-    """Write the row whatever its version is; a row that is gone has missed."""
-    drain(flush, connection)
+) -> UnmovedResult:
+    """Write the row in any version; a row that is gone has missed."""
+    send_deferred(flush, connection)
     shape, params = write
     token, bare = shape.token, shape.unversioned
     kept = {k: v for k, v in params.items() if k not in (token.parameter, token.column.key)}
@@ -270,12 +313,12 @@ def _write_ignored(
         if lost.stands:
             result = native(bare.statement, kept)
         if not result.rowcount:
-            miss(flush, connection, [lost], sent=1)
-    return Unmoved(result, shape)
+            record_miss(flush, connection, [lost], sent=1)
+    return UnmovedResult(result, shape)
 
 
 def _only_ignored(flush: Flush, write: Write) -> bool:
-    """Has nothing else of the object changed, in any of its tables?"""
+    """Return whether nothing else of the object has changed, in any of its tables."""
     state = flush.state_of(write)
     ignored = facts(state.mapper).ignored
     columns = state.mapper.column_attrs
@@ -283,12 +326,12 @@ def _only_ignored(flush: Flush, write: Write) -> bool:
 
 
 def _touched(flush: Flush, write: Write) -> bool:
-    """Is the version to move, whatever else changes (``touch``)?"""
+    """Return whether the version moves in any case (``touch``)."""
     state = flush.state_of(write)
     return facts(state.mapper).token in state.committed_state
 
 
-# -- a version that is not in the table which is written first ------------------------------------
+# -- a version that is not in the table which is written first -------------------------------------
 
 
 def _look_at_other_tables(flush: Flush, table: Any) -> None:
@@ -313,3 +356,28 @@ def _look_at_other_tables(flush: Flush, table: Any) -> None:
 def _version_apart(mapper: Mapper[Any]) -> bool:
     token = mapper.version_id_col
     return token is not None and token.table is not mapper.base_mapper.local_table
+
+
+def refuse_forgotten_statement(flush: Flush, statement: Any, params: Any) -> None:
+    """Refuse an unexpected statement of the unit of work, in a strict session.
+
+    Raises:
+        ConfigurationError: it changes a row of a class without a version. It is not sent, and the
+            flush is rolled back.
+    """
+    assert flush.uow is not None
+    states = [
+        state
+        for mapper, some in flush.uow.mappers.items()
+        if statement.table in mapper.tables and facts(mapper).forgotten
+        for state in some
+        if state.key is not None
+    ]
+    if not states:
+        return
+    of_rows = SkippedRows(statement.table, compared_columns(statement) or {})
+    of_rows.take((), frozenset(states))
+    if any(row in of_rows for row in (params if isinstance(params, list) else [params])):
+        raise strict_mode_error(
+            states[0].mapper, then="It was not sent, and the flush is rolled back."
+        )

@@ -1,33 +1,39 @@
-"""The last writes of a transaction may be sent together with its end.
+"""The last writes of a transaction go with COMMIT, if nothing comes between them.
 
-Who has asked for it has put an :class:`~optilock.watched.session.watched.Ending` on the session's
-record, and says when the last flush begins: inside of ``session.commit()``. The guard then keeps a
-single row back, too, and hands over at the end of the flush what is still held. What has been sent
-before that, or is to be settled first, makes the flush one like any other.
+A unit that wants this (:mod:`optilock.unit.round_trips`) has put an
+:class:`~optilock.watched.session.record.Ending` on the session's record, and marks the last flush,
+which runs inside of ``session.commit()``. The guard then defers a single row, too
+(:mod:`~optilock.watched.guard.batch`), and at the end of the flush hands all deferred rows to the
+Ending. If the flush has sent anything before, or has conflicts to settle, it is a usual flush. The
+Endings are :class:`optilock.dialects.switch.OneStatement`, and one of PostgreSQL
+(``dialects/postgresql/last_writes.py``).
 """
 
 from __future__ import annotations
 
+from sqlalchemy import Connection
+
+from optilock.conditions.write import Write
 from optilock.dialects import database_of
 from optilock.undocumented.connections import has_commit_listeners
 from optilock.undocumented.flushes import nested_transaction
-from optilock.watched.guard.batch import missed_of
-from optilock.watched.guard.commuting import LastSum, refused_sums
+from optilock.watched.guard.batch import settle_missed
 from optilock.watched.guard.promises import hold_by_locks
 from optilock.watched.guard.records import Flush
-from optilock.watched.session.watched import Watched
+from optilock.watched.guard.sums import LastSum, refused_sums
+from optilock.watched.session.record import Ending
 
 
-def is_last(flush: Flush) -> bool:
-    """May what this flush holds go with COMMIT?"""
-    known = flush.known
-    return known.ending is not None and known.ending_now and len(known.connections) == 1
+def may_go_with_commit(flush: Flush) -> bool:
+    """Return whether the deferred rows of this flush may go with COMMIT."""
+    record = flush.record
+    return record.ending is not None and record.ending_now and len(record.connections) == 1
 
 
-def send_last(flush: Flush) -> bool:
-    """Send what is held with COMMIT; False: it is still to be sent, and then to be committed."""
-    known, ending = flush.known, flush.known.ending
-    if ending is None or not _is_all(flush, known):
+def send_with_commit(flush: Flush) -> bool:
+    """Send the deferred rows with COMMIT; False if they are still to be sent, and committed."""
+    ending = flush.record.ending
+    if ending is None or not _only_commit_follows(flush):
         return False
     ((connection, held),) = flush.waiting.items()
     together = [list(writes.values()) for writes in held.values()]
@@ -40,37 +46,48 @@ def send_last(flush: Flush) -> bool:
         last = LastSum.of(flush, connection, together[0][0])
         if last is None:
             return False
-    known.ending_now = False
-    locked = all(map(known.has_locked, together))
-    before = len(known.sent)
-    known.sent.extend(write for writes in together for write in writes)
-    del flush.waiting[connection]
+    return _hand_over(flush, ending, connection, together, last)
+
+
+def _hand_over(
+    flush: Flush,
+    ending: Ending,
+    connection: Connection,
+    together: list[list[Write]],
+    last: LastSum | None,
+) -> bool:
+    record = flush.record
+    record.begin_last_writes()
+    locked = all(map(record.has_locked, together))
+    before = len(record.sent)
+    record.sent.extend(write for writes in together for write in writes)
+    held = flush.waiting.pop(connection)
     database = database_of(connection.dialect)
     if last is None:
         missed = ending.send(connection, together, database, locked=locked)
     else:
         with refused_sums(flush, together[0]):
             missed = ending.send(connection, together, database, last.alone)
-    if locked and missed != []:  # a trigger, say: the transaction may have begun anew
-        known.locked = None
+    if locked and missed != []:  # of a trigger, perhaps: another transaction may have begun
+        record.forget_locked()
     if missed is None:
         flush.waiting[connection] = held
-        del known.sent[before:]
+        del record.sent[before:]
         return False
     if missed:
-        missed_of(flush, connection, missed, sent=len(known.sent) - before)
+        settle_missed(flush, connection, missed, sent=len(record.sent) - before)
     elif last is not None:
         last.moves_on()
     return True
 
 
-def _is_all(flush: Flush, known: Watched) -> bool:
-    """Does nothing come after it but COMMIT?"""
+def _only_commit_follows(flush: Flush) -> bool:
+    """Return whether the deferred rows are all that is left before COMMIT."""
     return (
-        is_last(flush)
+        may_go_with_commit(flush)
         and len(flush.waiting) == 1
-        and not (flush.misses or flush.skipped or flush.gone_links or known.announced)
-        # A listener of before_flush may make some, which are looked at afterwards.
+        and not (flush.misses or flush.skipped or flush.gone_links or flush.record.announced)
+        # A listener of before_flush may make promises, which are checked afterwards.
         and hold_by_locks(flush.session)
         and nested_transaction(flush.session) is None
     )

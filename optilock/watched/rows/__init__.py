@@ -1,7 +1,7 @@
-"""One row and its two writers: what was read of it, what is to be written, what is stored.
+"""One row and its two writers: its values as they were read, are to be written, and are stored.
 
 :mod:`~optilock.watched.rows.entries` has both sides of a conflict, and makes an object equal to its
-row. :mod:`~optilock.watched.rows.stored` reads what is stored.
+row. :mod:`~optilock.watched.rows.stored` reads the stored values.
 
 *The version that an object has seen.* :mod:`~optilock.watched.rows.seen` keeps it while the object
 is expired, and :mod:`~optilock.watched.rows.rolled_back` after a rollback.

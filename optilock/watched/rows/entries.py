@@ -1,4 +1,4 @@
-"""Rows that missed, told as entries: what was read, what was wanted, what is stored.
+"""Rows that missed, as entries: the values that were read, wanted, and stored.
 
 :class:`Attempt` is our side of a conflict, taken from the object before SQLAlchemy finishes with
 it; :func:`~optilock.watched.rows.stored.read_stored` is the other side, read with a lock, because a
@@ -22,17 +22,16 @@ from sqlalchemy import (
     ClauseElement,
     Column,
     Connection,
-    Table,
 )
 from sqlalchemy.orm import NO_VALUE, Mapper, RelationshipDirection, Session
 
 from optilock.dialects import database_of
 from optilock.errors import Action, Computed, Entry, NotWritten
 from optilock.mapped import Identity, Place, State, facts, identity_of, is_expression
-from optilock.mapping.compared import as_read, changed_names, compared_names
-from optilock.resolvers.column_groups import as_one
+from optilock.mapping.original_values import changed_names, compared_names, value_as_read
+from optilock.resolvers.column_groups import conflicting_together
 from optilock.resolvers.resolution import Resolution
-from optilock.serialize import ReadOnly, difference, plus
+from optilock.serialize import ReadOnly, difference, exact_sum
 from optilock.watched.rows.seen import version_seen, younger_names
 from optilock.watched.rows.stored import Values, read_stored
 from optilock.watched.session.connections import connection_to_write
@@ -69,7 +68,7 @@ class Attempt:
 
     @property
     def place(self) -> Place:
-        """The row, whatever class of the hierarchy it was read as."""
+        """Return the row, independent of the class of the hierarchy as which it was read."""
         return facts(self.mapper).root, self.identity
 
 
@@ -81,39 +80,45 @@ def attempt_of(
     expressions: Mapping[Column[Any], Any] | None = None,
     computed: Iterable[Column[Any]] = (),
 ) -> Attempt:
-    """Our side, from the object. ``computed`` columns were filled in for us, not changed by us."""
-    mapper, known = state.mapper, facts(state.mapper)
-    token = known.token
-    filled = known.named(computed)
-    younger, edited = younger_names(state, version), changed_names(state)
-    original: Values = {}
-    current: Values = {}
-    changes: Values = {}
-    for name in known.columns:
-        if name in filled and name not in state.committed_state:
-            continue
-        if name in state.dict:
-            current[name] = detached(state.dict[name], name)
-        before = as_read(state, name)
-        if before is not NO_VALUE and name not in younger:
-            original[name] = detached(before, name)
-        if name in edited and name != token:
-            changes[name] = current[name]
+    """Return our side, from the object. ``computed`` columns were filled in, not changed by us."""
+    mapper, class_facts = state.mapper, facts(state.mapper)
+    original, current, changes = _sides_of(state, version, class_facts.named(computed))
     for column in expressions or ():
-        name = known.names[column]
+        name = class_facts.names[column]
         changes[name] = current[name] = Computed(name)
+    token = class_facts.token
     if token:
-        assigned = known.by_application and token in state.dict
+        assigned = class_facts.by_application and token in state.dict
         original[token] = version
-        current[token] = detached(state.dict[token], token) if assigned else version
+        current[token] = detached_copy(state.dict[token], token) if assigned else version
     identity = identity_of(state) if state.key else mapper.primary_key_from_instance(state.obj())
     return Attempt(mapper, tuple(identity), action, original, current, changes)
 
 
-def _expressions_of(state: State) -> dict[Column[Any], Any]:
-    """The SQL expressions among the values that are to be written, in any of the object's tables.
+def _sides_of(state: State, version: Any, filled: Collection[str]) -> tuple[Values, Values, Values]:
+    """Return the original values, the current ones and the changed ones of an object."""
+    class_facts = facts(state.mapper)
+    younger, edited = younger_names(state, version), changed_names(state)
+    original: Values = {}
+    current: Values = {}
+    changes: Values = {}
+    for name in class_facts.columns:
+        if name in filled and name not in state.committed_state:
+            continue
+        if name in state.dict:
+            current[name] = detached_copy(state.dict[name], name)
+        before = value_as_read(state, name)
+        if before is not NO_VALUE and name not in younger:
+            original[name] = detached_copy(before, name)
+        if name in edited and name != class_facts.token:
+            changes[name] = current[name]
+    return original, current, changes
 
-    To be asked before SQLAlchemy has sent them: then it takes them from the object.
+
+def _expressions_of(state: State) -> dict[Column[Any], Any]:
+    """Return the SQL expressions among the values to write, in any of the object's tables.
+
+    Call it before SQLAlchemy has sent them: then it takes them from the object.
     """
     columns, found = facts(state.mapper).columns, {}
     for name in state.committed_state:
@@ -124,15 +129,15 @@ def _expressions_of(state: State) -> dict[Column[Any], Any]:
     return found
 
 
-def detached(value: Any, name: str) -> Any:
-    """The value itself, or a copy that later changes of the object do not reach."""
+def detached_copy(value: Any, name: str) -> Any:
+    """Return the value itself, or a copy that later changes of the object do not reach."""
     if is_expression(value):
         return Computed(name)
     return value if isinstance(value, _IMMUTABLE) else copy.deepcopy(value)
 
 
-def stored_or_loaded(session: Session, state: State, loaded: Values) -> Values:
-    """The row as the session has loaded it; read, without a lock, if a column is missing there."""
+def loaded_or_stored_values(session: Session, state: State, loaded: Values) -> Values:
+    """Return the row as the session has loaded it; read, without a lock, if a column is missing."""
     if loaded.keys() >= facts(state.mapper).columns.keys():
         return loaded
     identity = identity_of(state)
@@ -140,36 +145,31 @@ def stored_or_loaded(session: Session, state: State, loaded: Values) -> Values:
     return read_stored(connection, state.mapper, [identity], lock=False).get(identity, loaded)
 
 
-def locked_table(mapper: Mapper[Any]) -> Table:
-    """The table whose row stands for the whole: the version's, or the base."""
-    return facts(mapper).table
-
-
 def equal_to_stored(state: State, final: Values, uow: Any = None) -> None:
     """Give the object the stored values as its loaded ones; attributes never loaded stay so.
 
-    ``refresh_flush`` tells mutable types and the application, as after a RETURNING.
+    ``refresh_flush`` informs mutable types and the application, as after a RETURNING.
     """
     names = facts(state.mapper).columns
-    known = [
+    held = [
         name
         for name in names
         if name in final and (name in state.dict or name in state.committed_state)
     ]
-    for name in known:
+    for name in held:
         state.dict[name] = final[name]
         state.committed_state.pop(name, None)
         state.expired_attributes.discard(name)
     for composite in state.mapper.composites:
         state.dict.pop(composite.key, None)
     if uow is not None:
-        state.manager.dispatch.refresh_flush(state, uow, known)
+        state.manager.dispatch.refresh_flush(state, uow, held)
     else:
-        state.manager.dispatch.refresh(state, None, known)
+        state.manager.dispatch.refresh(state, None, held)
 
 
 def stale_relationships(state: State, final: Values) -> list[str]:
-    """Relationships of the object whose foreign key is now another one than the object held."""
+    """Return the relationships whose foreign key differs from the one that the object held."""
     names = {column: name for name, column in facts(state.mapper).columns.items()}
     return [
         relationship.key
@@ -186,7 +186,7 @@ def _differs(state: State, final: Values, names: dict[Column[Any], str], column:
 
 
 def has_moved(attempt: Attempt, stored: Values | None) -> bool:
-    """Is the row gone, in another version, or different in a value that is compared?"""
+    """Return whether the row is gone, in another version, or different in a compared value."""
     if stored is None:
         return True
     token = facts(attempt.mapper).token
@@ -199,7 +199,7 @@ def _compared_of(attempt: Attempt) -> Collection[str]:
 
 
 def _differ(attempt: Attempt, stored: Values, names: Iterable[str]) -> frozenset[str]:
-    """The attributes of ``names`` that are stored with other values than were read."""
+    """Return the attributes of ``names`` whose stored values differ from those that were read."""
     same, original = facts(attempt.mapper).same, attempt.original
     return frozenset(
         name for name in names if name in original and not same(name, original[name], stored[name])
@@ -207,9 +207,9 @@ def _differ(attempt: Attempt, stored: Values, names: Iterable[str]) -> frozenset
 
 
 def entry_of(attempt: Attempt, stored: Values | None, *, demanded: bool = False) -> Entry[Any]:
-    """Both sides as one value, for reading: nobody changes the attempt any more.
+    """Return both sides as one read-only value. The attempt does not change any more.
 
-    Was the attempt's version ``demanded``, and perhaps never read?
+    ``demanded``: the caller named the attempt's version, and may not have read it.
     """
     return Entry(
         model=attempt.mapper.class_,
@@ -233,62 +233,68 @@ _NONE = ReadOnly({})
 
 
 def _added(attempt: Attempt) -> Values:
-    """By how much we change columns that writers add to, as far as it is known."""
-    known, original = facts(attempt.mapper), attempt.original
+    """Return the differences that we add to columns, as far as they are known."""
+    class_facts, original = facts(attempt.mapper), attempt.original
     found = {
         name: difference(original[name], ours)
         for name, ours in attempt.changes.items()
-        if name in original and known.columns.get(name) in known.commuting
+        if name in original and class_facts.columns.get(name) in class_facts.commuting
     }
     return {name: more for name, more in found.items() if more is not None}
 
 
 def sums_of(entry: Entry[Any], stored: Values) -> Values:
-    """What we add to columns of a row, on top of what is stored."""
-    found = {name: plus(stored[name], more) for name, more in entry.added.items()}
+    """Return the stored values of a row with our differences added."""
+    found = {name: exact_sum(stored[name], more) for name, more in entry.added.items()}
     return {name: total for name, total in found.items() if total is not None}
 
 
 def _stored_otherwise(attempt: Attempt, stored: Values | None) -> frozenset[str]:
-    """The compared attributes that differ, of a row of which perhaps not all was loaded."""
+    """Return the compared attributes that differ, of a row that may be loaded in part."""
     if stored is None or not facts(attempt.mapper).compares:
         return _NOTHING
     return _differ(attempt, stored, stored.keys() & _compared_of(attempt))
 
 
 def _conflicting(attempt: Attempt, stored: Values | None) -> frozenset[str]:
-    """What both sides changed to different values, and what belongs together with it.
+    """Return the columns that both sides changed to different values, and their groups.
 
-    Of an attribute that was set without having been loaded nobody can say that the other side
-    left it alone, so it counts as changed by both. What both only add to is no conflict.
+    A column that was set without having been loaded counts as changed by both sides: its original
+    is unknown. A column to which both sides only add is no conflict.
     """
     if stored is None:
         return _NOTHING
-    known, original = facts(attempt.mapper), attempt.original
-    added: Values = _added(attempt) if known.commuting else {}
+    class_facts = facts(attempt.mapper)
+    added: Values = _added(attempt) if class_facts.commuting else {}
     both = [
         name
         for name, ours in attempt.changes.items()
         if name in stored
-        and known.columns[name] not in known.ignored
-        and not (name in original and known.same(name, original[name], stored[name]))
-        and (isinstance(ours, Computed) or not known.same(name, ours, stored[name]))
-        and not (name in added and plus(stored[name], added[name]) is not None)
+        and class_facts.columns[name] not in class_facts.ignored
+        and _is_changed_by_both(attempt, name, ours, stored[name])
+        and not (name in added and exact_sum(stored[name], added[name]) is not None)
     ]
-    if known.together and attempt.changes:
-        both += as_one(known.together, attempt, stored, known.same)
+    if class_facts.together and attempt.changes:
+        both += conflicting_together(class_facts.together, attempt, stored, class_facts.same)
     return frozenset(both) if both else _NOTHING
+
+
+def _is_changed_by_both(attempt: Attempt, name: str, ours: Any, theirs: Any) -> bool:
+    same, original = facts(attempt.mapper).same, attempt.original
+    if name in original and same(name, original[name], theirs):
+        return False
+    return isinstance(ours, Computed) or not same(name, ours, theirs)
 
 
 @dataclass(eq=False)
 class Missed:
-    """A row that a write, or a look before it, did not find as it was read.
+    """A row that a write, or a read before it, did not find as it was read.
 
-    It is our attempt, what is stored instead, and what was decided about it.
+    It has our attempt, the stored row, and the decision about it.
     """
 
     state: State
-    #: Held so that an object nobody else references lives until it is dirty again.
+    #: Held so that an unreferenced object lives until it is dirty again.
     obj: Any
     connection: Connection
     attempt: Attempt
@@ -298,7 +304,7 @@ class Missed:
     resolution: Resolution | None = None
     #: Settled while the flush was still running: others of the flush depend on the row.
     restored: bool = False
-    #: The event of what was written in the end, and whether the listeners were called for it.
+    #: The event of the final write, and whether the listeners were called for it.
     written: str | None = None
     told: bool = False
     #: The version was to move, whatever else changes.
@@ -318,16 +324,16 @@ class Missed:
         return self.stored is None
 
 
-def not_written(missed: Missed) -> NotWritten | None:
-    """The error of a row that is as it was read, and missed once more; ``None``: a conflict.
+def error_if_not_written(missed: Missed) -> NotWritten | None:
+    """Return the error of a row that is as it was read, and missed once more; ``None``: a conflict.
 
-    Where no row can be locked, somebody may have moved it again.
+    Where no row can be locked, another transaction may have moved it again.
     """
-    return kept_by_database(missed.attempt, missed.connection)
+    return error_if_kept_by_database(missed.attempt, missed.connection)
 
 
-def kept_by_database(attempt: Attempt, connection: Connection) -> NotWritten | None:
-    """The same, of what was attempted by whatever way."""
+def error_if_kept_by_database(attempt: Attempt, connection: Connection) -> NotWritten | None:
+    """Return the same error for any attempt."""
     if not database_of(connection.dialect).locks_rows(connection.dialect):
         return None
     return NotWritten(
@@ -339,7 +345,7 @@ def kept_by_database(attempt: Attempt, connection: Connection) -> NotWritten | N
 
 
 def moved_entry(session: Session, source: State, merged: State) -> Entry[Any]:
-    """What the copy was, what it is now, and what is stored."""
+    """Return an entry with the copy as it was read, as it is now, and with the stored row."""
     token = facts(source.mapper).token
     attempt = attempt_of(source, "update", version_seen(source, token) if token else None)
     identity = identity_of(merged)
@@ -349,7 +355,7 @@ def moved_entry(session: Session, source: State, merged: State) -> Entry[Any]:
 
 
 def stored_of(session: Session, merged: State) -> Values:
-    """The row as the session has loaded it, or read if a column is missing."""
+    """Return the row as the session has loaded it, or read if a column is missing."""
     token = facts(merged.mapper).token
     held = version_seen(merged, token) if token else None
-    return stored_or_loaded(session, merged, attempt_of(merged, "update", held).original)
+    return loaded_or_stored_values(session, merged, attempt_of(merged, "update", held).original)

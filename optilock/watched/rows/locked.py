@@ -1,4 +1,4 @@
-"""Rows that the running transaction has read with a lock, and what is read of them later.
+"""Rows that the running transaction has read with a lock, and later reads of them.
 
 ::
 
@@ -6,17 +6,17 @@
     page.body                                               # deferred: of the same row
 
 On MariaDB at REPEATABLE READ a locking read shows the newest row, and a plain read the row of the
-transaction's snapshot. So an object may hold a version that is younger than what its deferred
-columns, or those of a joined child, are read from later: old values under a new version, which no
-check sees. What is read later is sent with a shared lock, which the transaction's own lock covers.
-So are a ``refresh()``, expired attributes, and what ``selectin_polymorphic()`` adds. Attributes
-that another plain query has filled in are expired, and read this way when they are asked for. The
-parts of an aggregate whose root is locked are read so as well: its version stands for them.
+transaction's snapshot. So an object may hold a version that is younger than later reads of its
+deferred columns, or of a joined child's: old values under a new version, which no check finds. Such
+reads are sent with a shared lock, which the transaction's own lock covers. So are a ``refresh()``,
+expired attributes, and the queries of ``selectin_polymorphic()``. Attributes that another plain
+query has filled in are expired, and read in this way when they are next used. The parts of an
+aggregate whose root is locked are read so as well: its version covers them.
 
-The number that SQLAlchemy gives each query, and each object that the query fills, says which
-objects those are: nothing is done for a row. Objects that a resolver has made equal to their stored
-row, which was read with a lock, are noted themselves; they read on where that row was read, which
-is the primary where plain reads go to a replica.
+SQLAlchemy numbers each query, and each object that the query fills. The number identifies these
+objects, so no work is done for a row. Objects that a resolver has made equal to their stored row,
+which was read with a lock, are noted themselves. Their later reads go where that row was read: to
+the primary, where plain reads go to a replica.
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ from optilock.dialects import database_of
 from optilock.mapped import State
 from optilock.undocumented.mappers import expire_attribute
 from optilock.undocumented.statements import (
-    lazily_loaded_by,
+    add_shared_lock,
     locks_rows,
     next_run,
-    refreshed_by,
     run_of,
+    state_lazily_loaded_by,
+    state_refreshed_by,
     subject_of,
-    with_shared_lock,
 )
 from optilock.watched.session.connections import bind_to_write, connection_to_write
-from optilock.watched.session.watched import watched
+from optilock.watched.session.record import session_record
 
 Execute = Callable[..., Any]
 _LOCKING = re.compile(r"\bFOR\s+(UPDATE|SHARE)\b|\bLOCK\s+IN\s+SHARE\s+MODE\b", re.IGNORECASE)
 #: An attribute of a session: its :class:`LockedRows`, once there were some.
-LOCKED = "_optilock_locked"
+LOCKED_ROWS = "_optilock_locked"
 
 
 class LockedRows:
@@ -60,7 +60,7 @@ class LockedRows:
         self.states: WeakSet[State] = WeakSet()
 
     def is_of(self, root: SessionTransaction | None) -> bool:
-        """Is this the transaction?"""
+        """Return whether they belong to the transaction."""
         return root is not None and self._root() is root
 
     def __contains__(self, state: State) -> bool:
@@ -68,18 +68,18 @@ class LockedRows:
 
 
 def _locked_rows(session: Session) -> LockedRows | None:
-    """Those of the running transaction; ``None`` if there are none."""
-    found: LockedRows | None = session.__dict__.get(LOCKED)
+    """Return those of the running transaction; ``None`` if there are none."""
+    found: LockedRows | None = session.__dict__.get(LOCKED_ROWS)
     return found if found is not None and found.is_of(session.get_transaction()) else None
 
 
 def note_locked(session: Session, state: State) -> None:
-    """The object is equal to its row, which was read with a lock."""
+    """Record that the object is equal to its row, which was read with a lock."""
     _rows(session).states.add(state)
 
 
 def _note_locking(session: Session, since: int) -> None:
-    """The queries that the session has sent since that number have read with a lock."""
+    """Record that the session's queries since that number have read with a lock."""
     _rows(session).runs.update(range(since + 1, next_run()))
 
 
@@ -88,12 +88,12 @@ def _rows(session: Session) -> LockedRows:
     if found is None:
         root = session.get_transaction()
         assert root is not None
-        found = session.__dict__[LOCKED] = LockedRows(root)
+        found = session.__dict__[LOCKED_ROWS] = LockedRows(root)
     return found
 
 
 def expire_older(state: State, context: Any, names: Collection[str]) -> None:
-    """A plain query has filled in what was not loaded: that may be older than the locked row."""
+    """Expire attributes that a plain query has filled in: they may be older than the locked row."""
     rows = _locked_rows(context.session)
     if rows is None or run_of(context) in rows.runs or state not in rows:
         return
@@ -103,7 +103,7 @@ def expire_older(state: State, context: Any, names: Collection[str]) -> None:
             expire_attribute(state, name)
 
 
-# -- what is read later ---------------------------------------------------------------------------
+# -- later reads -----------------------------------------------------------------------------------
 
 
 def run_query(
@@ -117,7 +117,7 @@ def run_query(
     if mapper is None:
         return original(session, statement, params, **options)
     if _show_newer(connection_to_write(session, mapper)):
-        statement = with_shared_lock(statement)
+        statement = add_shared_lock(statement)
     given = options.pop("bind_arguments", None) or {}
     given = {"bind": session.get_bind(**bind_to_write(mapper)), **given}
     result = original(session, statement, params, bind_arguments=given, **options)
@@ -129,10 +129,10 @@ def run_locking(
     session: Session, original: Execute, statement: Any, params: Any, options: dict[str, Any]
 ) -> Any:
     """Execute a query that locks rows."""
-    since, known = next_run(), watched(session)
+    since, record = next_run(), session_record(session)
     result = original(session, statement, params, **options)
-    known.holds_locks = True
-    for connection in known.connections:
+    record.note_locks()
+    for connection in record.connections:
         if _show_newer(connection):
             _note_locking(session, since)
             break
@@ -154,17 +154,17 @@ def _show_newer(connection: Connection) -> bool:
 def _read_again(
     session: Session, statement: Any, params: Any, options: Mapping[str, Any]
 ) -> Mapper[Any] | None:
-    """The class of a locked row that the query reads again, for an object which holds it."""
+    """Return the class of a locked row that the query reads again for its object."""
     rows = _locked_rows(session)
     if rows is None:
         return None
-    state = refreshed_by(options.get("execution_options"))
+    state = state_refreshed_by(options.get("execution_options"))
     if state is not None:
         return state.mapper if state in rows else None
     mapper = getattr(subject_of(statement), "mapper", None)
     if not isinstance(mapper, Mapper):
         return None
-    root = lazily_loaded_by(options.get("execution_options"))
+    root = state_lazily_loaded_by(options.get("execution_options"))
     if root is not None:
         return root.mapper if root in rows and root.mapper in _roots_of(mapper) else None
     keys = params.get("primary_keys") if isinstance(params, Mapping) else None
@@ -174,7 +174,10 @@ def _read_again(
 def _completed_among(
     session: Session, rows: LockedRows, mapper: Mapper[Any], keys: Iterable[Any]
 ) -> Mapper[Any] | None:
-    """``selectin_polymorphic()`` and ``selectinload()`` name the objects that they complete."""
+    """Return the class of a locked object that the query completes.
+
+    ``selectin_polymorphic()`` and ``selectinload()`` name the objects that they complete.
+    """
     for completed in (mapper, *_roots_of(mapper)):
         if any(_is_locked(session, rows, completed, key) for key in keys):
             return completed
@@ -182,7 +185,7 @@ def _completed_among(
 
 
 def _roots_of(mapper: Mapper[Any]) -> tuple[Mapper[Any], ...]:
-    """The classes of roots whose version stands for rows of ``mapper``."""
+    """Return the classes of roots whose version covers rows of ``mapper``."""
     return tuple(
         root
         for root in mapper.registry.mappers

@@ -1,22 +1,23 @@
-"""Members of collections: which of them the author of a detached copy has not seen, and orphans.
+"""Members of collections that the author of a detached copy has not seen, and orphans.
 
-A merge makes a collection in the session what it is in the copy: a member that the copy has not is
-taken out, and with that deleted, or its foreign key set to NULL, or its link row deleted. Somebody
-else may have added it after the copy was read. No version tells that: the owner's has not moved
-(unless it is the root of its members), and the member's own is read by the merge itself. The copy
-still knows which members it was loaded with, and whoever is not among them was not seen.
+A merge makes a collection in the session equal to that of the copy. A member that the copy does not
+have is taken out, and with that deleted, or its foreign key set to NULL, or its link row deleted.
+Another user may have added it after the copy was read. No version shows that: the owner's has not
+moved (unless it is the root of its members), and the member's own is read by the merge itself. The
+copy still knows which members it was loaded with. Other members were not seen.
 
-A collection that was made without having been loaded says "make it so", and is not compared.
+A collection that was made without having been loaded replaces the stored one, and is not compared.
 
-An object that is taken from where it belongs is deleted (``delete-orphan``)::
+An object that is taken from its parent is deleted (``delete-orphan``)::
 
     book.pages.remove(page)      # or page.book = None, book.pages = [], book.cover = another
     session.commit()             # DELETE FROM pages ...
 
-SQLAlchemy finds orphans in the flush; the decision is made before. What is read in between, by a
-query with ``populate_existing``, would give the delete a version whose row nobody has looked at. So
-the version that is held at the removal is noted, as ``session.delete()`` notes it, and so it is for
-what is known to go with the orphan. Nothing is read for it, and who removes nothing pays nothing.
+SQLAlchemy finds orphans in the flush; the decision is made before. A query with
+``populate_existing`` in between would give the delete a version whose row the author has not seen.
+So the version that is held at the removal is noted, as ``session.delete()`` notes it. The same
+holds for objects that are deleted with the orphan. No row is read for it, and a session that
+removes nothing pays nothing.
 """
 
 from __future__ import annotations
@@ -35,16 +36,16 @@ from sqlalchemy.orm import (
 )
 from sqlalchemy.orm.attributes import instance_state
 
-from optilock.errors import ConcurrencyError, Entry
+from optilock.errors import Action, ConcurrencyError, Entry
 from optilock.mapped import State, facts
 from optilock.undocumented.mappers import is_child
 from optilock.watched.rows.entries import Attempt, entry_of, moved_entry, stored_of
 from optilock.watched.rows.seen import remember_removed
-from optilock.watched.session.watched import is_watched
+from optilock.watched.session.record import is_watched
 
 _ADVICE = (
     "The author of the copy has not seen it; nothing was merged. Read the rows again and apply the"
-    " edits to them, or show both versions to whoever made them."
+    " edits to them, or show both versions to their authors."
 )
 
 
@@ -60,21 +61,22 @@ class Members(NamedTuple):
 
 
 def members_of(session: Session, copies: Iterable[State]) -> list[Members]:
-    """What the copies know of their collections."""
+    """Return the collections of the copies, with the members that they were loaded with."""
     return [
         Members(copy, relationship, seen, _taken_out(session, copy, relationship))
         for copy in copies
         if copy.key is not None and copy.session is not session
         for relationship in copy.mapper.relationships
-        if _counts(copy, relationship) and (seen := _loaded(copy, relationship.key)) is not None
+        if _counts(copy, relationship)
+        and (seen := _keys_loaded(copy, relationship.key)) is not None
     ]
 
 
 def refuse_unseen(session: Session, collections: Iterable[Members]) -> None:
-    """Refuse that the merge has taken out members which the copies have not seen.
+    """Refuse a merge that has taken out members which the copies have not seen.
 
     Raises:
-        ConcurrencyError: so it has.
+        ConcurrencyError: it has.
     """
     entries: dict[Any, Entry[Any]] = {}
     lines = []
@@ -83,7 +85,7 @@ def refuse_unseen(session: Session, collections: Iterable[Members]) -> None:
         owner = session.identity_map.get(members.copy.key)
         if owner is None:
             continue
-        for member in _unseen(owner, members):
+        for member in _unseen_members(owner, members):
             entry = _entry(session, instance_state(owner), member, members)
             entries.setdefault((entry.model, entry.identity), entry)
             place = f"{_named(members.copy)}.{members.relationship.key}"
@@ -96,7 +98,7 @@ def refuse_unseen(session: Session, collections: Iterable[Members]) -> None:
 
 
 def _counts(copy: State, relationship: RelationshipProperty[Any]) -> bool:
-    """Does a merge write it, and is the owner, or the row that is written, guarded?"""
+    """Return whether a merge writes it, and the owner, or the written row, is guarded."""
     if relationship.viewonly or not relationship.cascade.merge:
         return False
     if relationship.direction is RelationshipDirection.MANYTOONE:
@@ -106,8 +108,8 @@ def _counts(copy: State, relationship: RelationshipProperty[Any]) -> bool:
     )
 
 
-def _loaded(state: State, name: str) -> set[Any] | None:
-    """The keys of the members that were loaded; ``None`` where nothing was."""
+def _keys_loaded(state: State, name: str) -> set[Any] | None:
+    """Return the keys of the members that were loaded; ``None`` where none were."""
     if name not in state.dict:
         return None
     history = state.attrs[name].history
@@ -131,7 +133,7 @@ def _removed(owner: Any, name: str) -> list[Any]:
     return [one for one in state.attrs[name].history.deleted if one is not None]
 
 
-def _unseen(owner: Any, members: Members) -> Iterator[State]:
+def _unseen_members(owner: Any, members: Members) -> Iterator[State]:
     for one in _removed(owner, members.relationship.key):
         state = instance_state(one)
         if id(one) not in members.taken_out and state.key not in (None, *members.seen):
@@ -139,19 +141,13 @@ def _unseen(owner: Any, members: Members) -> Iterator[State]:
 
 
 def _entry(session: Session, owner: State, member: State, members: Members) -> Entry[Any]:
-    """That of the row which would be written, if it is guarded, or of the owner."""
+    """Return the entry of the row to be written, if it is guarded, or of the owner."""
     relationship = members.relationship
     if relationship.secondary is not None or not facts(member.mapper).guarded:
         return moved_entry(session, members.copy, owner)
     assert member.key is not None
-    attempt = Attempt(
-        member.mapper,
-        tuple(member.key[1]),
-        "delete" if relationship.cascade.delete_orphan else "update",
-        {},
-        {},
-        {},
-    )
+    action: Action = "delete" if relationship.cascade.delete_orphan else "update"
+    attempt = Attempt(member.mapper, tuple(member.key[1]), action, {}, {}, {})
     return entry_of(attempt, stored_of(session, member))
 
 
@@ -162,7 +158,7 @@ def _named(state: State) -> str:
 
 
 def notice_orphans(mapper: Mapper[Any]) -> None:
-    """From here on, note the versions of what is removed from objects of the class."""
+    """Note, from here on, the versions of objects removed from objects of the class."""
     for relationship in mapper.relationships:
         if relationship.cascade.delete_orphan and relationship.parent is mapper:
             _notice(relationship)
@@ -184,7 +180,7 @@ def _notice(relationship: RelationshipProperty[Any]) -> None:
 
 
 def _taken_from(parent: State, key: str, obj: Any) -> None:
-    """``obj`` was taken from the attribute ``key`` of ``parent``."""
+    """Note that ``obj`` was taken from the attribute ``key`` of ``parent``."""
     state = inspect(obj, raiseerr=False)
     if not isinstance(state, InstanceState) or state.key is None:  # none, or not stored yet
         return
@@ -195,11 +191,11 @@ def _taken_from(parent: State, key: str, obj: Any) -> None:
     def stands() -> bool:
         return _is_orphan(state, parent, key)
 
-    remember_removed((state, *_below(state)), stands)
+    remember_removed((state, *_cascaded_deletes(state)), stands)
 
 
 def _is_orphan(state: State, parent: State, key: str) -> bool:
-    """Will the flush delete it? Not where it has got a parent again, or the parent was expired."""
+    """Return whether the flush will delete it: it has no new parent, and the old one is loaded."""
     known = is_child(state, parent.class_, key)
     if known is not None:
         return not known
@@ -209,8 +205,8 @@ def _is_orphan(state: State, parent: State, key: str) -> bool:
     return any(instance_state(one) is state for one in gone if one is not None)
 
 
-def _below(state: State) -> Iterator[State]:
-    """What is deleted with an object, as far as it is in memory."""
+def _cascaded_deletes(state: State) -> Iterator[State]:
+    """Yield the objects in memory that are deleted with an object."""
     waiting, seen = [state], {state}
     while waiting:
         one = waiting.pop()

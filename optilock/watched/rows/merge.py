@@ -18,7 +18,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NoReturn
 
 from sqlalchemy import Column, inspect
 from sqlalchemy.orm import NO_VALUE, ColumnProperty, InstanceState, Mapper, Session
@@ -28,35 +28,46 @@ from sqlalchemy.orm.exc import StaleDataError
 
 from optilock.errors import ConcurrencyError, Entry
 from optilock.mapped import State, facts
-from optilock.mapping.compared import any_compared, as_read, compared_names, values_are_unknown
+from optilock.mapping.original_values import (
+    any_compared,
+    compared_names,
+    value_as_read,
+    values_are_unknown,
+)
 from optilock.watched.rows.entries import attempt_of, entry_of, moved_entry, stored_of
 from optilock.watched.rows.members import members_of, refuse_unseen
 from optilock.watched.rows.rolled_back import follow_copy
-from optilock.watched.rows.seen import Memory, forget, memories, remember_again, version_seen
+from optilock.watched.rows.seen import (
+    Memory,
+    forget_version,
+    memories,
+    restore_memory,
+    version_seen,
+)
 from optilock.watched.rows.unknown_versions import (
-    BEFORE,
-    hold,
+    VERSION_BEFORE,
+    hold_version,
+    is_never_read,
     may_be_undone,
-    never_read,
-    never_seen,
+    unseen_row_error,
 )
 
 _ADVICE = (
     " Nothing was merged. Read the row again and apply the edits to it, or show both versions to"
-    " whoever made them."
+    " their authors."
 )
-#: SQLAlchemy's own advice would overwrite what the author of the copy has not seen.
+#: SQLAlchemy's own advice would overwrite a change that the author of the copy has not seen.
 _SQLALCHEMYS_ADVICE = " Leave the version attribute unset when merging"
 
 
-def in_our_words(message: str) -> str:
-    """What SQLAlchemy says of a stale copy, with advice that loses nobody's change."""
+def reword(message: str) -> str:
+    """Return SQLAlchemy's message about a stale copy, with advice that loses no change."""
     said, its_advice, _ = message.partition(_SQLALCHEMYS_ADVICE)
     return said + _ADVICE if its_advice else message
 
 
 def is_stale(source: State, merged: State) -> bool:
-    """Is the copy in another version than the object that it is merged into, or were its values?"""
+    """Return whether the copy has another version, or values, than the object it goes into."""
     if source is merged:
         return False
     if is_undone(source):
@@ -73,33 +84,33 @@ def is_stale(source: State, merged: State) -> bool:
 
 
 def is_undone(source: State) -> bool:
-    """Does the copy hold values of which nobody knows whether they ever were stored?"""
+    """Return whether the copy holds values that may never have been stored."""
     if may_be_undone(source):
         return True
     token = facts(source.mapper).token
-    if not token or not never_read(source) or source.dict.get(token) is not None:
+    if not token or not is_never_read(source) or source.dict.get(token) is not None:
         return False
-    known = facts(source.mapper)
-    return any(name in source.dict for name in known.columns if name not in known.keys)
+    class_facts = facts(source.mapper)
+    return any(name in source.dict for name in class_facts.columns if name not in class_facts.keys)
 
 
 def has_other_values(source: State, merged: State) -> bool:
-    """Was a compared value of the copy read as another one than what is stored?"""
-    known = facts(merged.mapper)
+    """Return whether a compared value of the copy was read as another one than the stored one."""
+    class_facts = facts(merged.mapper)
     names = compared_names(merged.mapper, changed=(), deleting=True)
     if values_are_unknown(source) and any(name in source.dict for name in names):
         return True
     for name in names:
-        seen, stored = as_read(source, name), as_read(merged, name)
+        seen, stored = value_as_read(source, name), value_as_read(merged, name)
         if seen is NO_VALUE or stored is NO_VALUE:
             continue
-        if not known.same(name, seen, stored):
+        if not class_facts.same(name, seen, stored):
             return True
     return False
 
 
-def gone(source: State, version: Any) -> ConcurrencyError:
-    """The error of a copy whose row was deleted."""
+def gone_error(source: State, version: Any) -> ConcurrencyError:
+    """Return the error of a copy whose row was deleted."""
     return ConcurrencyError(
         [gone_entry(source, version)],
         f"Version id {version!r} on merged state {state_str(source)} does not match any row: the"
@@ -109,25 +120,25 @@ def gone(source: State, version: Any) -> ConcurrencyError:
 
 
 def gone_entry(source: State, version: Any) -> Entry[Any]:
-    """What the copy was, and what it is now; nothing is stored."""
+    """Return the entry of a copy as it was and as it is; no row is stored."""
     return entry_of(attempt_of(source, "update", version), None)
 
 
-def moved(session: Session, source: State, merged: State) -> ConcurrencyError:
-    """The error of a copy whose row is in another version than the session's object."""
+def moved_error(session: Session, source: State, merged: State) -> ConcurrencyError:
+    """Return the error of a copy whose row is in another version than the session's object."""
     entry = moved_entry(session, source, merged)
     assert entry.token is not None
     held = version_seen(merged, entry.token)
     return ConcurrencyError(
         [entry],
         f"Version id {entry.original[entry.token]!r} on merged state {state_str(source)} does not"
-        f" match existing version {held!r}: somebody else has changed the row after the copy was"
+        f" match existing version {held!r}: another transaction changed the row after the copy was"
         " read." + _ADVICE,
     )
 
 
-def undone(session: Session, source: State, merged: State) -> ConcurrencyError:
-    """The error of a copy that holds what may never have been stored."""
+def undone_error(session: Session, source: State, merged: State) -> ConcurrencyError:
+    """Return the error of a copy with values that may never have been stored."""
     return ConcurrencyError(
         [moved_entry(session, source, merged)],
         f"Version id on merged state {state_str(source)} is not known: it holds what a transaction"
@@ -137,7 +148,7 @@ def undone(session: Session, source: State, merged: State) -> ConcurrencyError:
 
 
 class _VersionProperty(ColumnProperty[Any]):
-    """What ``session.merge`` does with the version: compare it, and write it nowhere.
+    """The version's attribute in ``session.merge``: it is compared, and not written.
 
     SQLAlchemy compares the versions before it merges, but only where both are loaded. Over an
     object that is expired it would write the old version, and the check would pass; and a row that
@@ -163,30 +174,39 @@ class _VersionProperty(ColumnProperty[Any]):
             if not load:
                 return  # it must be read before it is edited
             if dest_state.key is not None:
-                error = undone(session, source_state, dest_state)
-                session.expire(dest_state.obj())  # other attributes may have been merged already
-                raise error
+                _expire_and_raise(
+                    session, dest_state, undone_error(session, source_state, dest_state)
+                )
         if self.key not in source_dict and seen is None:
             return
         if not load:
             dest_dict[self.key] = seen
-            forget(dest_state)  # it came without a version
+            forget_version(dest_state)  # it came without a version
         elif dest_state.key is None:
-            loaded = source_state.key is not None or self.key not in source_state.committed_state
-            if seen is not None and loaded:
-                session.expunge(dest_state.obj())
-                raise gone(source_state, seen)
+            self._merge_into_new(session, source_state, dest_state, seen)
             dest_dict[self.key] = seen
         elif dest_state.get_impl(self.key).get(dest_state, dest_dict) != seen:
-            error = moved(session, source_state, dest_state)
-            session.expire(dest_state.obj())  # other attributes may have been merged already
-            raise error
+            _expire_and_raise(session, dest_state, moved_error(session, source_state, dest_state))
         elif source_state.key is not None and source_dict.get(self.key, seen) != seen:
             setattr(dest_state.obj(), self.key, source_dict[self.key])  # assigned to the copy
 
+    def _merge_into_new(
+        self, session: Session, source_state: State, dest_state: State, seen: Any
+    ) -> None:
+        """Refuse to insert a row again that was deleted after the copy was read."""
+        loaded = source_state.key is not None or self.key not in source_state.committed_state
+        if seen is not None and loaded:
+            session.expunge(dest_state.obj())
+            raise gone_error(source_state, seen)
+
+
+def _expire_and_raise(session: Session, merged: State, error: ConcurrencyError) -> NoReturn:
+    session.expire(merged.obj())  # other attributes may have been merged already
+    raise error
+
 
 def compare_in_merge(mapper: Mapper[Any], column: Column[Any]) -> None:
-    """``session.merge`` compares the version, whatever is loaded."""
+    """Let ``session.merge`` compare the version, also where it is not loaded."""
     held = mapper.get_property_by_column(column)
     if type(held) is ColumnProperty:  # a joined child shares it with its parent
         held.__class__ = _VersionProperty
@@ -196,7 +216,7 @@ def compare_in_merge(mapper: Mapper[Any], column: Column[Any]) -> None:
 
 
 def guarded_merge(original: Callable[..., Any]) -> Callable[..., Any]:
-    """``Session.merge`` that tells stale copies as entries, and leaves nothing behind."""
+    """Replace ``Session.merge``: stale copies become entries, and the session is left as before."""
 
     @functools.wraps(original)
     def merge(self: Session, instance: Any, **options: Any) -> Any:
@@ -216,7 +236,7 @@ def guarded_merge(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _read_and_merge(session: Session, source: State, send: Callable[[], Any]) -> Any:
-    """Merge over what is stored, as long as nobody else has changed that."""
+    """Merge over the stored row, if no other transaction has changed it."""
     before_reading = memories(one for _, one in _merged(session, source))
     _refuse_unread(session, _copies(source))
     with _all_or_none(session, source, before_reading):
@@ -230,7 +250,7 @@ def _read_and_merge(session: Session, source: State, send: Callable[[], Any]) ->
 
 
 def _merge(session: Session, source: State, send: Callable[[], Any]) -> Any:
-    with _next_versions_apart(source) as following:
+    with _set_aside_next_versions(source) as following:
         merged = send()
     for copy, token, version in following:
         assert copy.key is not None
@@ -240,7 +260,7 @@ def _merge(session: Session, source: State, send: Callable[[], Any]) -> Any:
 
 @contextmanager
 def _all_or_none(session: Session, source: State, before: Iterable[Memory]) -> Iterator[None]:
-    """Take everything back at a conflict, and name all stale copies in it."""
+    """Undo all of the merge at a conflict, and raise it with all stale copies."""
     new, edited = session.new, session.dirty  # by identity: a dataclass may have no hash
     try:
         yield
@@ -252,7 +272,7 @@ def _all_or_none(session: Session, source: State, before: Iterable[Memory]) -> I
 
 
 def guarded_merge_all(original: Callable[..., Any]) -> Callable[..., Any]:
-    """``Session.merge_all`` (SQLAlchemy 2.1), one by one."""
+    """Replace ``Session.merge_all`` (SQLAlchemy 2.1) by one merge for each object."""
 
     @functools.wraps(original)
     def merge_all(self: Session, instances: Iterable[Any], **options: Any) -> Sequence[Any]:
@@ -262,7 +282,7 @@ def guarded_merge_all(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _compare_versions_of(state: State) -> None:
-    """Classes that only have a ``version_id_col`` are compared as the mixin's are."""
+    """Compare classes that only have a ``version_id_col`` as those with the mixin."""
     for one in _copies(state):
         token = one.mapper.version_id_col
         if isinstance(token, Column):
@@ -270,10 +290,10 @@ def _compare_versions_of(state: State) -> None:
 
 
 def _decide_copies(session: Session, state: State) -> None:
-    """What came of the transaction that had written a copy when it was made?
+    """Find the outcome of the transaction that had written a copy when it was made.
 
     It was undone if the row still is in the version from before. It was committed if the row is in
-    the copy's version and holds the same: the same number alone may be another writer's.
+    the copy's version and holds the same values: another writer may have made the same number.
     """
     for copy in _copies(state):
         token = facts(copy.mapper).token
@@ -282,24 +302,24 @@ def _decide_copies(session: Session, state: State) -> None:
         obj = session.get(copy.class_, tuple(copy.key[1]))
         if obj is None:
             continue  # a conflict, as for any copy of a row that is gone
-        stored, known = stored_of(session, instance_state(obj)), facts(copy.mapper)
+        stored, class_facts = stored_of(session, instance_state(obj)), facts(copy.mapper)
         held = attempt_of(copy, "verify", version_seen(copy, token)).original
-        undone = copy.info[BEFORE] == stored[token]
-        if undone or all(known.same(name, held[name], stored[name]) for name in held):
-            hold(copy, stored[token])
+        undone = copy.info[VERSION_BEFORE] == stored[token]
+        if undone or all(class_facts.same(name, held[name], stored[name]) for name in held):
+            hold_version(copy, stored[token])
 
 
 def _follow_copies(session: Session, source: State) -> None:
-    """What was merged without a look may yet be undone, as its source."""
+    """Record that copies merged without a read may yet be undone, as their sources."""
     for copy, merged in _merged(session, source):
         follow_copy(copy, merged)
 
 
 @contextmanager
-def _next_versions_apart(state: State) -> Iterator[list[tuple[State, str, Any]]]:
-    """The versions that the application has assigned to copies (``Manual``), for afterwards.
+def _set_aside_next_versions(state: State) -> Iterator[list[tuple[State, str, Any]]]:
+    """Set aside versions that the application has assigned to copies (``Manual``), and yield them.
 
-    SQLAlchemy would compare them, and not those that were read, with what is stored.
+    SQLAlchemy would compare them with the stored ones, instead of those that were read.
     """
     apart = []
     for copy in _copies(state):
@@ -324,7 +344,7 @@ def _copies(state: State) -> Iterable[State]:
 
 
 def _merged(session: Session, source: State) -> Iterator[tuple[State, State]]:
-    """The copies, each with the object of the session into which it goes."""
+    """Yield the copies, each with the object of the session that receives it."""
     for copy in _copies(source):
         merged = None if copy.key is None else session.identity_map.get(copy.key)
         if merged is not None and merged is not copy.obj():
@@ -332,18 +352,18 @@ def _merged(session: Session, source: State) -> Iterator[tuple[State, State]]:
 
 
 def _forget_reading(session: Session, before: Iterable[Memory]) -> None:
-    """What the merge has read for expired objects was not read by the authors of their edits."""
+    """Forget reads of expired objects: the authors of their edits did not read these rows."""
     for memory in before:
         if memory.state.session is session and memory.state.persistent:
             session.expire(memory.state.obj(), memory.state.mapper.column_attrs.keys())
-            remember_again(memory)
+            restore_memory(memory)
 
 
 def _refuse_unread(session: Session, copies: Iterable[State]) -> None:
-    """Refuse copies of stored rows that hold values, and not the version that these belong to.
+    """Refuse copies of stored rows that hold values without the version of these values.
 
-    So is a pickle of an object that was edited when it was expired. SQLAlchemy would write it over
-    whatever is stored.
+    One example is a pickle of an object that was edited when it was expired. SQLAlchemy would
+    write it over the stored row, in any version.
 
     Raises:
         ConfigurationError: there is one; nothing was merged.
@@ -352,19 +372,22 @@ def _refuse_unread(session: Session, copies: Iterable[State]) -> None:
         token = facts(copy.mapper).token
         if not token or copy.key is None or token in copy.dict or copy.session is session:
             continue
-        if never_read(copy):
+        if is_never_read(copy):
             continue  # an INSERT that was undone can be made again: it conflicts with a stored row
-        keys, ignored = facts(copy.mapper).keys, facts(copy.mapper).ignored
-        holds_values = any(
-            name in copy.dict and name not in keys and column not in ignored
-            for name, column in facts(copy.mapper).columns.items()
-        )
-        if holds_values and version_seen(copy, token) is None:
-            raise never_seen(copy.mapper, tuple(copy.key[1]))
+        if _holds_values(copy) and version_seen(copy, token) is None:
+            raise unseen_row_error(copy.mapper, tuple(copy.key[1]))
+
+
+def _holds_values(copy: State) -> bool:
+    keys, ignored = facts(copy.mapper).keys, facts(copy.mapper).ignored
+    return any(
+        name in copy.dict and name not in keys and column not in ignored
+        for name, column in facts(copy.mapper).columns.items()
+    )
 
 
 def _conflict(session: Session, source: State, error: StaleDataError) -> ConcurrencyError:
-    """All stale copies in one error, in SQLAlchemy's words."""
+    """Return one error for all stale copies, with SQLAlchemy's message."""
     found: dict[Any, Entry[Any]] = {}
     for entry in getattr(error, "entries", ()):
         found[entry.model, entry.identity] = entry
@@ -372,11 +395,11 @@ def _conflict(session: Session, source: State, error: StaleDataError) -> Concurr
         if is_stale(copy, merged):
             entry = moved_entry(session, copy, merged)
             found.setdefault((entry.model, entry.identity), entry)
-    return ConcurrencyError(found.values(), in_our_words(str(error)))
+    return ConcurrencyError(found.values(), reword(str(error)))
 
 
 def _stale_by_value(session: Session, source: State) -> list[Entry[Any]]:
-    """The copies whose compared values are not what is stored now. SQLAlchemy compares none."""
+    """Return copies whose compared values are not the stored ones. SQLAlchemy compares none."""
     found = []
     for copy in _copies(source):
         key = copy.key

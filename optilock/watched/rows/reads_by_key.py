@@ -24,18 +24,16 @@ from sqlalchemy import Select, inspect
 from sqlalchemy.orm import InstanceState, Mapper, Session
 from sqlalchemy.orm.exc import StaleDataError
 
-from optilock.errors import ConcurrencyError, OptilockError, preceded_by
+from optilock.errors import ConcurrencyError, OptilockError, prepend_line
 from optilock.mapped import Facts, Identity, State, facts, identity_of
-from optilock.undocumented.statements import repeats
+from optilock.undocumented.statements import may_repeat_objects
 from optilock.watched.rows.entries import attempt_of, entry_of
 from optilock.watched.rows.locked import run_locking
 from optilock.watched.rows.seen import version_seen
 from optilock.watched.rows.stored import read_stored
-from optilock.watched.rows.touch import TOUCHED, is_touched, touch_again
-from optilock.watched.session.connections import PLAIN, connection_to_write
-from optilock.watched.session.watched import READS, Reads
-
-__all__ = ["asked_for", "read_by_key", "reads_plainly", "sent", "the_one"]
+from optilock.watched.rows.touch import TOUCHES, is_touched, touch_again
+from optilock.watched.session.connections import ORIGINAL_KEY, connection_to_write
+from optilock.watched.session.record import READS_KEY, Reads
 
 #: What a key, or its only part, is often made of.
 _PLAIN = frozenset({tuple, int, str, bytes, UUID})
@@ -44,18 +42,18 @@ _PLAIN = frozenset({tuple, int, str, bytes, UUID})
 def read_by_key(
     original: Callable[..., Any], session: Session, entity: Any, ident: Any, options: Any
 ) -> Any:
-    """``session.get()`` of a row that is not locked."""
-    found = asked_for(entity, ident)
-    if found is None or not reads_plainly(original, found[0], options):
+    """Return ``session.get()`` of a row that is not locked."""
+    found = match_simple_key(entity, ident)
+    if found is None or not uses_own_query(original, found[0], options):
         return original(session, entity, ident, **options)
-    known, identity = found
-    if known.mapper.identity_key_from_primary_key(identity) in session.identity_map:
+    class_facts, identity = found
+    if class_facts.mapper.identity_key_from_primary_key(identity) in session.identity_map:
         return original(session, entity, ident, **options)
-    return the_one(sent(session, known, identity, known.select_one))
+    return one_or_none(send_query_by_key(session, class_facts, identity, class_facts.select_one))
 
 
-def asked_for(entity: Any, ident: Any) -> tuple[Facts, Identity] | None:
-    """What is known of the class, and the key, where both are given in the usual form."""
+def match_simple_key(entity: Any, ident: Any) -> tuple[Facts, Identity] | None:
+    """Return the facts of the class and the key, where both are given in the usual form."""
     mapper = getattr(entity, "__mapper__", None)
     if mapper is None or mapper.class_ is not entity or type(ident) not in _PLAIN:
         return None
@@ -65,28 +63,30 @@ def asked_for(entity: Any, ident: Any) -> tuple[Facts, Identity] | None:
     return facts(mapper), identity
 
 
-def reads_plainly(original: Callable[..., Any], known: Facts, options: Any) -> bool:
-    """Does the class's own query find what ``get()`` would find?"""
-    return original is Session.get and known.is_read_simply and not any(options.values())
+def uses_own_query(original: Callable[..., Any], class_facts: Facts, options: Any) -> bool:
+    """Return whether the class's own query finds the row that ``get()`` would find."""
+    return original is Session.get and class_facts.is_read_simply and not any(options.values())
 
 
-def sent(session: Session, known: Facts, identity: Identity, query: Select[Any]) -> Any:
-    """The result of one of the class's own queries; no object is made of it yet.
+def send_query_by_key(
+    session: Session, class_facts: Facts, identity: Identity, query: Select[Any]
+) -> Any:
+    """Send one of the class's own queries, and return its result; no object is made of it yet.
 
-    What the guard asks of every other query is known of these.
+    The checks of other queries are not needed for these.
     """
-    params = dict(zip(known.key_parameters, identity, strict=True))
+    params = dict(zip(class_facts.key_parameters, identity, strict=True))
     execute = session.execute
-    if getattr(execute, PLAIN, None) is not Session.execute:  # the application's own
+    if getattr(execute, ORIGINAL_KEY, None) is not Session.execute:  # the application's own
         return execute(query, params)
-    if query is known.select_one:
+    if query is class_facts.select_one:
         return Session.execute(session, query, params)
     return run_locking(session, Session.execute, query, params, {})
 
 
-def the_one(result: Any) -> Any:
-    """The object, or None."""
-    return (result.unique() if repeats(result) else result).scalar_one_or_none()
+def one_or_none(result: Any) -> Any:
+    """Return the object, or ``None``."""
+    return (result.unique() if may_repeat_objects(result) else result).scalar_one_or_none()
 
 
 # -- reads that lock -------------------------------------------------------------------------------
@@ -95,25 +95,25 @@ Read = Callable[..., Any]
 
 
 def guarded_get(original: Read) -> Read:
-    """``Session.get``, or ``get_one``."""
+    """Replace ``Session.get``, or ``get_one``."""
 
     @functools.wraps(original)
     def get(self: Session, entity: Any, ident: Any, **options: Any) -> Any:
         if not options.get("with_for_update"):
-            reads: Reads | None = self.__dict__.get(READS)
+            reads: Reads | None = self.__dict__.get(READS_KEY)
             read = read_by_key if reads is None else reads.get
             return read(original, self, entity, ident, options)
-        asked_for = functools.partial(_object_asked_for, self, entity, ident)
-        touched = asked_for() if TOUCHED in self.__dict__ else None
-        with _telling(self, asked_for), _as_read(self, touched):
+        held_state = functools.partial(_object_held, self, entity, ident)
+        touched = held_state() if TOUCHES in self.__dict__ else None
+        with _raise_with_entry(self, held_state), _compare_as_read(self, touched):
             return original(self, entity, ident, **options)
 
     return get
 
 
 @contextmanager
-def _as_read(session: Session, state: State | None) -> Iterator[None]:
-    """A touched object holds its next version; what the lock shows is compared with its own."""
+def _compare_as_read(session: Session, state: State | None) -> Iterator[None]:
+    """Let a touched object hold the version that was read, while the locked row is compared."""
     token = "" if state is None else facts(state.mapper).token
     if state is None or not is_touched(state) or state.committed_state.get(token) is None:
         yield
@@ -126,7 +126,7 @@ def _as_read(session: Session, state: State | None) -> Iterator[None]:
 
 
 def guarded_refresh(original: Read) -> Read:
-    """``Session.refresh``."""
+    """Replace ``Session.refresh``."""
 
     @functools.wraps(original)
     def refresh(self: Session, instance: Any, attribute_names: Any = None, **options: Any) -> None:
@@ -137,13 +137,13 @@ def guarded_refresh(original: Read) -> Read:
         token = facts(state.mapper).token
         if attribute_names is not None and token:
             attribute_names = list(dict.fromkeys((*attribute_names, token)))
-        with _telling(self, lambda: state):
+        with _raise_with_entry(self, lambda: state):
             original(self, instance, attribute_names, **options)
 
     return refresh
 
 
-def _object_asked_for(session: Session, entity: Any, ident: Any) -> State | None:
+def _object_held(session: Session, entity: Any, ident: Any) -> State | None:
     mapper = inspect(entity)
     assert isinstance(mapper, Mapper)
     if isinstance(ident, dict):
@@ -154,12 +154,12 @@ def _object_asked_for(session: Session, entity: Any, ident: Any) -> State | None
 
 
 @contextmanager
-def _telling(session: Session, asked_for: Callable[[], State | None]) -> Iterator[None]:
+def _raise_with_entry(session: Session, held_state: Callable[[], State | None]) -> Iterator[None]:
     """Turn SQLAlchemy's error about an object that is older than its row into one with an entry."""
     try:
         yield
     except StaleDataError as error:
-        state = asked_for()
+        state = held_state()
         if isinstance(error, OptilockError) or state is None or state.key is None:
             raise
         if not session.is_active:  # the error of a flush before the query, which has ended it
@@ -170,4 +170,4 @@ def _telling(session: Session, asked_for: Callable[[], State | None]) -> Iterato
         attempt = attempt_of(state, "verify", version_seen(state, token))
         stored = read_stored(connection, mapper, [identity]).get(identity)
         conflict = ConcurrencyError([entry_of(attempt, stored)])
-        raise preceded_by(conflict, error) from error
+        raise prepend_line(conflict, error) from error

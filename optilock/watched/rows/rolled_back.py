@@ -1,23 +1,23 @@
-"""What objects hold when the transaction that has written their rows comes to nothing.
+"""Versions that objects hold after the transaction that wrote their rows was undone.
 
 ::
 
     with SessionLocal() as session:
         page = session.get(Page, 7)      # version 3
         page.title = "New"
-        session.flush()                  # version 4, which nobody else can see
-    # closed without a commit: nothing is stored, and page says version 3 again
+        session.flush()                  # version 4, which is invisible to other transactions
+    # closed without a commit: nothing is stored, and page has version 3 again
 
-SQLAlchemy expires what a rollback undoes, as long as it is in the session: it is remembered in the
-version from before the transaction's own writes, and after the rollback of a savepoint in that from
-before the savepoint's. An object that was expunged, or whose session is closed, reset or collected
-as garbage, would keep the version of a write that never was, and a counter gives that number to
-somebody else's next write. So whoever leaves is noted, once something was written, and when the
-writes come to nothing the object gets back the version from before them. Where nobody knows that
-one (a row that was inserted, an object that was read after an UPDATE statement, compared values) it
-must be read before it is edited.
+SQLAlchemy expires what a rollback undoes, as long as it is in the session. The object is remembered
+in the version from before the transaction's own writes, and after the rollback of a savepoint in
+that from before the savepoint's. An object that was expunged, or whose session is closed, reset or
+collected as garbage, would keep the version of a write that was undone, and a counter gives that
+number to the next write of another transaction. So, once the session has written, every object that
+leaves it is recorded. When the writes are undone, the object gets back the version from before
+them. Where that version is unknown (a row that was inserted, an object that was read after an
+UPDATE statement, compared values), the object must be read before it is edited.
 
-A copy that is pickled before the outcome cannot be told of it. It carries the version from before
+A copy that is pickled before the outcome cannot learn it. It carries the version from before
 along, and :mod:`optilock.watched.rows.merge` decides when it comes back.
 """
 
@@ -32,36 +32,42 @@ from sqlalchemy import event, inspect
 from sqlalchemy.orm import NO_VALUE, InstanceState, Mapper, Session, SessionTransaction
 from sqlalchemy.orm.attributes import instance_state
 
-from optilock.mapped import Place, State, facts, place_of
-from optilock.mapping.compared import any_compared, remember_values, values_unknown
+from optilock.mapped import Facts, Place, State, facts, place_of
+from optilock.mapping.original_values import any_compared, remember_values, values_unknown
 from optilock.undocumented.flushes import (
-    deleted_in,
     expire_with_savepoint,
-    expired_with,
-    inserted_in,
     nested_transaction,
+    states_deleted_in,
+    states_expired_with,
+    states_inserted_in,
 )
 from optilock.watched.rows.seen import remember_version, version_seen
-from optilock.watched.rows.unknown_versions import BEFORE, hold, hold_nothing, note_unread
-from optilock.watched.session.records import Before, Departed, Doubt, Point
-from optilock.watched.session.watched import KNOWN, Watched
+from optilock.watched.rows.unknown_versions import (
+    VERSION_BEFORE,
+    drop_version,
+    hold_version,
+    note_unread,
+)
+from optilock.watched.session.record import RECORD_KEY, SessionRecord
+from optilock.watched.session.values import Departure, Doubt, Point, PriorVersions
 
-#: In the place of a version: the row was not written, and what the object holds is stored.
+#: Instead of a version: the row was not written, and the object's values are stored.
 _STORED = object()
 #: Sessions that objects have left before the outcome.
-_open: WeakSet[Watched] = WeakSet()
+_open: WeakSet[SessionRecord] = WeakSet()
 _NONE: Mapping[Any, Any] = {}
 
 
-# -- who stays ------------------------------------------------------------------------------------
+# -- objects that stay -----------------------------------------------------------------------------
 
 
 def remember_revived(
     obj: Any, before: Mapping[Place, Any], written: Collection[State] = ()
 ) -> None:
-    """The delete of ``obj`` is rolled back; the others are those of :func:`remember_rolled_back`.
+    """Remember the version of an object whose delete is rolled back.
 
-    So is a delete that was refused, and wrote nothing.
+    The other arguments are those of :func:`remember_rolled_back`. A refused delete, which wrote
+    nothing, is treated in the same way.
     """
     state: State = instance_state(obj)
     if any_compared() and facts(state.mapper).compares:
@@ -79,52 +85,79 @@ def remember_rolled_back(
     written: Collection[State] = (),
     doubts: Mapping[Mapper[Any], Doubt] = _NONE,
 ) -> None:
-    """The transaction, or a savepoint, is undone; ``before`` are the versions of rows it wrote.
+    """Remember the versions that count after a rollback of the transaction, or of a savepoint.
 
-    ``written`` are the objects of compared rows that it wrote: what they hold was never stored. So
-    it may be with objects that were read after an UPDATE statement: ``doubts`` has those.
+    ``before`` are the versions, before the transaction, of rows that it wrote. ``written`` are the
+    objects of compared rows that it wrote: their values were never stored. ``doubts`` concern
+    objects that were read after an UPDATE statement: their values may not have been stored.
     """
-    savepoint = nested_transaction(session)
-    nested, expiring = savepoint is not None, () if savepoint is None else expired_with(savepoint)
-    expired = []
+    rollback = _Rollback(session, before, written, doubts)
     manager = None
     for state in session.identity_map.all_states():
         if state.manager is not manager:
-            manager, of = state.manager, facts(state.manager.mapper)
-            root, token, compared = of.root, of.token, any_compared() and of.compares
-        if state.key is None:
-            continue
-        place = root, tuple(state.key[1])
-        version = before.get(place, NO_VALUE) if before else NO_VALUE
-        doubt = doubts.get(root) if doubts else None
-        if doubt is not None and doubt.adds and state in doubt.held:
-            doubt = None
+            manager, class_facts = state.manager, facts(state.manager.mapper)
+        if state.key is not None:
+            rollback.remember(state, class_facts)
+    if rollback.expired and rollback.is_nested:
+        expire_with_savepoint(session, rollback.expired)  # their reads since then are undone, too
+
+
+class _Rollback:
+    """The rollback of a transaction or a savepoint, for objects that stay in the session."""
+
+    def __init__(
+        self,
+        session: Session,
+        before: Mapping[Place, Any],
+        written: Collection[State],
+        doubts: Mapping[Mapper[Any], Doubt],
+    ) -> None:
+        savepoint = nested_transaction(session)
+        self._session, self._before, self._written = session, before, written
+        self._doubts, self._compares = doubts, any_compared()
+        self.is_nested = savepoint is not None
+        self._expiring = () if savepoint is None else states_expired_with(savepoint)
+        #: Objects whose rows must be read again.
+        self.expired: list[State] = []
+
+    def remember(self, state: State, class_facts: Facts) -> None:
+        """Remember the version of one object of a stored row."""
+        assert state.key is not None
+        place = class_facts.root, tuple(state.key[1])
+        version = self._before.get(place, NO_VALUE)
+        doubt = self._doubt_about(state, class_facts) if self._doubts else None
         if doubt is not None:
-            expired.append(state)
-        if compared:
-            unknown = doubt is not None or state in written or version is None
+            self.expired.append(state)
+        if self._compares and class_facts.compares:
+            unknown = doubt is not None or state in self._written or version is None
             (values_unknown if unknown else remember_values)(state)
-        if not token:
-            continue
-        if doubt is not None and place not in doubt.written:
-            version = doubt.held.get(state)
-        if version is None:  # a statement had moved it, and nobody knows from which one
-            note_unread(session, state)
-            expired.append(state)
-            continue
-        if version is NO_VALUE and (not nested or state.modified or state in expiring):
+        if class_facts.token:
+            if doubt is not None and place not in doubt.written:
+                version = doubt.held.get(state)
+            self._remember_version(state, class_facts.token, version)
+
+    def _doubt_about(self, state: State, class_facts: Facts) -> Doubt | None:
+        doubt = self._doubts.get(class_facts.root)
+        return None if doubt is not None and doubt.adds and state in doubt.held else doubt
+
+    def _remember_version(self, state: State, token: str, version: Any) -> None:
+        if version is None:  # a statement had moved it from an unknown version
+            note_unread(self._session, state)
+            self.expired.append(state)
+            return
+        if version is NO_VALUE and (
+            not self.is_nested or state.modified or state in self._expiring
+        ):
             version = state.committed_state.get(token, state.dict.get(token, NO_VALUE))
         if version is not NO_VALUE and version is not None:
             remember_version(state, version)
-    if expired and nested:
-        expire_with_savepoint(session, expired)  # what they have read since is undone, too
 
 
-# -- who leaves -----------------------------------------------------------------------------------
+# -- objects that leave ----------------------------------------------------------------------------
 
 
 def guarded_expunge(original: Callable[..., None]) -> Callable[..., None]:
-    """``Session.expunge``, which goes on with what it cascades to."""
+    """Replace ``Session.expunge``, which continues with cascaded objects."""
 
     @functools.wraps(original)
     def expunge(self: Session, instance: Any) -> None:
@@ -140,15 +173,15 @@ def guarded_expunge(original: Callable[..., None]) -> Callable[..., None]:
 
 
 def guarded_expunge_all(original: Callable[..., None]) -> Callable[..., None]:
-    """``Session.expunge_all``, with which ``close`` and its like begin."""
+    """Replace ``Session.expunge_all``, which ``close`` and similar methods call first."""
 
     @functools.wraps(original)
     def expunge_all(self: Session) -> None:
-        known: Watched | None = self.__dict__.get(KNOWN)
-        if known is None or known.decided:
+        record: SessionRecord | None = self.__dict__.get(RECORD_KEY)
+        if record is None or record.decided:
             original(self)
             return
-        states = self.identity_map.all_states() if known.has_written() else []
+        states = self.identity_map.all_states() if record.has_written() else []
         original(self)
         _depart(self, states)
 
@@ -156,90 +189,92 @@ def guarded_expunge_all(original: Callable[..., None]) -> Callable[..., None]:
 
 
 def follow_copy(source: State, copy: State) -> None:
-    """``merge(load=False)`` has given ``copy`` what ``source`` holds; it may yet be undone."""
-    known = _known_of(source)
-    if known is not None and known.has_written():
-        _leave(known, [copy])
+    """Record that ``merge(load=False)`` gave ``copy`` the values of ``source``.
+
+    They may yet be undone.
+    """
+    record = _record_of(source)
+    if record is not None and record.has_written():
+        _leave(record, [copy])
 
 
 def _is_open(session: Session) -> bool:
-    known = session.__dict__.get(KNOWN)
-    return known is not None and known.has_written()
+    record = session.__dict__.get(RECORD_KEY)
+    return record is not None and record.has_written()
 
 
 def _depart(session: Session, states: list[State]) -> None:
     if states:
-        _leave(session.__dict__[KNOWN], states)
+        _leave(session.__dict__[RECORD_KEY], states)
 
 
-def _leave(known: Watched, states: list[State]) -> None:
-    if known.departed:  # most that leave are dropped at once
-        last, at = known.departed.pop()
+def _leave(record: SessionRecord, states: list[State]) -> None:
+    if record.departed:  # most that leave are dropped at once
+        last, at = record.departed.pop()
         alive = [state for state in last if state.obj() is not None]
         if alive:
-            known.departed.append(Departed(alive, at))
-    known.departed.append(Departed(states, known.now()))
-    known.awaited = True
-    _open.add(known)
+            record.departed.append(Departure(alive, at))
+    record.departed.append(Departure(states, record.now()))
+    record.awaited = True
+    _open.add(record)
 
 
-# -- the outcome ----------------------------------------------------------------------------------
+# -- the outcome -----------------------------------------------------------------------------------
 
 
-def give_back(known: Watched, start: Point) -> None:
-    """What was written since ``start`` is undone: so it is for the objects that have left."""
-    for states, at in known.departed:
-        before = known.before(start, at)
+def give_back_versions(record: SessionRecord, start: Point) -> None:
+    """Give objects that have left the session the versions from before ``start``."""
+    for states, at in record.departed:
+        before = record.before(start, at)
         for state in states:
-            if state.session is None or state.session.__dict__.get(KNOWN) is not known:
-                _give_back(known, state, _version_before(state, before))
-    known.departed = [
-        Departed(states, (min(at[0], start[0]), min(at[1], start[1]), min(at[2], start[2])))
-        for states, at in known.departed
-    ]
+            if state.session is None or state.session.__dict__.get(RECORD_KEY) is not record:
+                _give_back(record, state, _version_before(state, before))
+    record.undo_departures(start)
 
 
-def ended(session: Session, transaction: SessionTransaction) -> None:
-    """A transaction, or a savepoint, is over; closed without an outcome it is undone."""
-    known: Watched | None = session.__dict__.get(KNOWN)
-    if known is None or not (transaction.nested or transaction is known.root):
+def note_transaction_end(session: Session, transaction: SessionTransaction) -> None:
+    """Settle the end of a transaction, or a savepoint; one without an outcome is undone."""
+    record: SessionRecord | None = session.__dict__.get(RECORD_KEY)
+    if record is None or not (transaction.nested or transaction is record.root):
         return  # a part of another one, or one that has begun on no connection
     if transaction.nested:
-        start = known.savepoint_ended(transaction)
+        start = record.savepoint_ended(transaction)
     else:
-        start = None if known.decided or known.goes_on() else (0, 0, 0)
+        start = None if record.decided or record.goes_on() else (0, 0, 0)
     if start is not None:
-        _undo(known, session, transaction, start)
+        _undo(record, session, transaction, start)
     if not transaction.nested:
-        if known.awaited:
-            known.awaited = False
-            _open.discard(known)
-        known.ended()
+        if record.awaited:
+            record.awaited = False
+            _open.discard(record)
+        record.ended()
 
 
-def abandoned(known: Watched, transaction: SessionTransaction) -> None:
-    """The session was collected as garbage, and its transaction with it."""
-    for one in (*known.savepoints(), transaction):
-        _undo(known, transaction.session, one, (0, 0, 0))
+def undo_abandoned(record: SessionRecord, transaction: SessionTransaction) -> None:
+    """Undo the transaction of a session that was collected as garbage."""
+    for one in (*record.savepoints(), transaction):
+        _undo(record, transaction.session, one, (0, 0, 0))
 
 
-def _undo(known: Watched, session: Session, transaction: SessionTransaction, start: Point) -> None:
-    """SQLAlchemy expires nothing here, and makes no new object transient."""
-    inserted, deleted = inserted_in(transaction), deleted_in(transaction)
-    if known.has_written() or inserted:
-        before = known.before(start, known.now())
+def _undo(
+    record: SessionRecord, session: Session, transaction: SessionTransaction, start: Point
+) -> None:
+    """Undo writes where SQLAlchemy expires nothing, and makes no new object transient."""
+    inserted, deleted = states_inserted_in(transaction), states_deleted_in(transaction)
+    if record.has_written() or inserted:
+        before = record.before(start, record.now())
         states = (*session.identity_map.all_states(), *deleted)
-        give_back(known, start)
+        give_back_versions(record, start)
         for state in states:
-            _give_back(known, state, _version_before(state, before))
+            _give_back(record, state, _version_before(state, before))
         for state in inserted:
             if state.key is not None and state.session in (None, session):
-                _give_back(known, state, None)
-        known.take_back_to(start)
+                _give_back(record, state, None)
+        record.take_back_to(start)
 
 
-def _version_before(state: State, before: Before) -> Any:
-    """The version that is stored when all is undone, or ``_STORED``; ``None``: nobody knows."""
+def _version_before(state: State, before: PriorVersions) -> Any:
+    """Return the version stored after an undo, or ``_STORED``; ``None``: it is unknown."""
     if state.key is None or not facts(state.mapper).token:
         return _STORED
     place = place_of(state)
@@ -249,42 +284,42 @@ def _version_before(state: State, before: Before) -> Any:
     return before.versions.get(place, _STORED)
 
 
-def _give_back(known: Watched, state: State, version: Any) -> None:
-    if facts(state.mapper).compares and (state in known.compared or version is None):
+def _give_back(record: SessionRecord, state: State, version: Any) -> None:
+    if facts(state.mapper).compares and (state in record.compared or version is None):
         values_unknown(state)
     if version is None:
-        hold_nothing(state)
+        drop_version(state)
     elif version is not _STORED:
-        hold(state, version)
+        hold_version(state, version)
 
 
-# -- copies ---------------------------------------------------------------------------------------
+# -- copies ----------------------------------------------------------------------------------------
 
 
-def tell_pickles(mapper: Mapper[Any]) -> None:
-    """From here on, pickled and deeply copied objects of the class say what was not yet stored."""
+def mark_pickles(mapper: Mapper[Any]) -> None:
+    """Let pickled and deeply copied objects of the class carry what was not yet stored."""
     event.listen(mapper.class_, "pickle", _pickled, raw=True)
 
 
 def _pickled(state: State, pickled: dict[str, Any]) -> None:
-    known = _known_of(state)
-    if known is None or facts(state.mapper).by_application or state.key is None:
+    record = _record_of(state)
+    if record is None or facts(state.mapper).by_application or state.key is None:
         return
-    version = _version_before(state, known.before((0, 0, 0), known.now()))
-    if any(state in inserted_in(one) for one in known.transactions()):  # nothing is stored
+    version = _version_before(state, record.before((0, 0, 0), record.now()))
+    if any(state in states_inserted_in(one) for one in record.transactions()):  # nothing is stored
         version = None
     if version is not _STORED:
-        pickled["info"] = {**pickled.get("info", {}), BEFORE: version}
+        pickled["info"] = {**pickled.get("info", {}), VERSION_BEFORE: version}
 
 
-def _known_of(state: State) -> Watched | None:
-    """The session whose writes the object holds: it is in it, or has left it."""
+def _record_of(state: State) -> SessionRecord | None:
+    """Return the record of the session whose writes the object holds, also after it has left."""
     if state.session is not None:
-        return state.session.__dict__.get(KNOWN)
+        return state.session.__dict__.get(RECORD_KEY)
     return next(_left_by(state), None)
 
 
-def _left_by(state: State) -> Iterator[Watched]:
-    for known in list(_open):
-        if any(state in states for states, _ in known.departed):
-            yield known
+def _left_by(state: State) -> Iterator[SessionRecord]:
+    for record in list(_open):
+        if any(state in states for states, _ in record.departed):
+            yield record

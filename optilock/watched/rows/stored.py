@@ -1,4 +1,4 @@
-"""What is stored of rows now, by their keys: with a lock, or as a plain query shows it."""
+"""The stored values of rows, by their keys: with a lock, or as a plain query shows them."""
 
 from __future__ import annotations
 
@@ -13,11 +13,9 @@ from optilock.columns.identities import identity_in
 from optilock.conditions.condition import parameter
 from optilock.dialects import Database, database_of
 from optilock.dialects.locks import Wait
-from optilock.dialects.rows import found_in_turn, with_hint
+from optilock.dialects.rows import ask_with_hint, lock_in_turn
 from optilock.errors import NotWritten
 from optilock.mapped import Identity, facts
-
-__all__ = ["Values", "read_stored", "rows_at"]
 
 Values = dict[str, Any]
 #: In front of the number of a part of the key, as a parameter.
@@ -39,45 +37,36 @@ def read_stored(
     briefly: bool = False,
     hidden: bool = False,
 ) -> dict[Identity, Values]:
-    """What is stored now, every column (or ``only`` some), for those of the rows that exist.
+    """Return the stored values, of all columns or ``only`` some, of those rows that exist.
 
-    And what ``also`` is asked of each, with ``params``. Is a lock of others waited for ``briefly``?
-    Are rows wanted, too, that are ``hidden`` from whoever would lock them?
+    ``also`` are further columns, with their ``params``. ``briefly`` waits only a short time for
+    another transaction's lock. ``hidden`` also returns rows that a policy hides from a lock.
 
     Raises:
-        NotWritten: a row can be read and not be locked; it is not said that it is gone.
+        NotWritten: a row can be read and not be locked, so it is not gone.
     """
     database = database_of(connection.dialect)
     how = _How(only, lock=lock, share=share, deleting=deleting, briefly=briefly)
     names: Mapping[str, ColumnElement[Any]] = how.columns(mapper)
     if also:
         names = {**names, **also}
-    alone = _Alone(connection, mapper, database, names, params)
+    by_row = _ReadByRow(connection, mapper, database, names, params)
     if len(identities) > 1:
-        found = _read_together(alone, identities, how, wait)
+        found = _read_together(by_row, identities, how, wait)
     elif wait is None and not also:
         found = _read_one(connection, mapper, database, identities[0], how) if identities else {}
     else:
-        row = alone.asked(identities[0], how, wait)
+        row = by_row.read(identities[0], how, wait)
         found = {} if row is None else {identities[0]: row}
-    locks = database.hides_from_locks and (how.lock or how.share)
-    if how.briefly or (wait is not None and wait.skip) or not (locks or len(identities) > 1):
-        return found
-    for identity in identities:
-        if identity not in found:
-            if locks:
-                row = alone.seen(identity, how, wait, hidden=hidden)
-            else:
-                row = alone.asked(identity, how, wait)
-            if row is not None:
-                found[identity] = row
+    if not (how.briefly or (wait is not None and wait.skip)):
+        by_row.add_missing(found, identities, how, wait, hidden=hidden)
     return found
 
 
 def _read_together(
-    alone: _Alone, identities: list[Identity], how: _How, wait: Wait | None
+    by_row: _ReadByRow, identities: list[Identity], how: _How, wait: Wait | None
 ) -> dict[Identity, Values]:
-    connection, mapper, database, names, params = alone
+    connection, mapper, database, names, params = by_row
     keys, table = facts(mapper).rows[0], facts(mapper).table
     query = partial(how.query, mapper, database, names, wait)
     return {
@@ -86,12 +75,12 @@ def _read_together(
     }
 
 
-class _Alone(NamedTuple):
-    """Rows are looked at one by one, and compared as the statement that writes one does it.
+class _ReadByRow(NamedTuple):
+    """A read of rows one by one, with the comparison of a statement that writes one row.
 
-    A row that is missing among several is not called gone before: a list of keys is compared in
-    another way (:func:`~optilock.dialects.keys.key_is_one_of`), a setting may cut what is read, and
-    the database may give a key back as another value than it was asked for.
+    A row that is missing among several is called gone only after it. A list of keys is compared in
+    another way (:func:`~optilock.dialects.values.key_is_one_of`), a setting may cut the result, and
+    the database may return a key as another value than the given one.
     """
 
     connection: Connection
@@ -100,19 +89,41 @@ class _Alone(NamedTuple):
     names: Mapping[str, ColumnElement[Any]]
     params: Mapping[str, Any] | None
 
-    def seen(
+    def add_missing(
+        self,
+        found: dict[Identity, Values],
+        identities: list[Identity],
+        how: _How,
+        wait: Wait | None,
+        *,
+        hidden: bool,
+    ) -> None:
+        """Add rows to ``found`` that a list of keys, or a lock, did not find."""
+        locks = self.database.hides_from_locks and (how.lock or how.share)
+        if not (locks or len(identities) > 1):
+            return
+        for identity in identities:
+            if identity not in found:
+                if locks:
+                    row = self.read_unlocked(identity, how, wait, hidden=hidden)
+                else:
+                    row = self.read(identity, how, wait)
+                if row is not None:
+                    found[identity] = row
+
+    def read_unlocked(
         self, identity: Identity, how: _How, wait: Wait | None, *, hidden: bool
     ) -> Values | None:
-        """A row that was not found by whoever would lock it, if it is there all the same."""
-        seen = self.asked(identity, how.unlocked, None)
+        """Return a row that a locking read did not find, if it exists all the same."""
+        seen = self.read(identity, how.unlocked, None)
         if seen is None:
             return None
-        found = self.asked(identity, how, wait)  # somebody may have made it meanwhile
+        found = self.read(identity, how, wait)  # another transaction may have inserted it by now
         if found is None and not hidden:
             raise cannot_be_locked(self.mapper, identity)
         return found or seen
 
-    def asked(self, identity: Identity, how: _How, wait: Wait | None) -> Values | None:
+    def read(self, identity: Identity, how: _How, wait: Wait | None) -> Values | None:
         keys, table = facts(self.mapper).rows[0], facts(self.mapper).table
         here = [key == value for key, value in zip(keys, identity, strict=True)]
 
@@ -120,12 +131,12 @@ class _Alone(NamedTuple):
             query = how.query(self.mapper, self.database, self.names, wait).where(*here)
             return _sent(self.connection, query, self.params)
 
-        row = with_hint(self.database, table, ask).first()
+        row = ask_with_hint(self.database, table, ask).first()
         return None if row is None else dict(zip(self.names, row[len(keys) :], strict=True))
 
 
 def cannot_be_locked(mapper: Mapper[Any], identity: Identity) -> NotWritten:
-    """The error of a row that is there, and which a policy keeps from whoever would write it."""
+    """Return the error of a row that exists, and that a policy keeps from being locked."""
     return NotWritten(
         f"{mapper.class_.__name__} {identity!r} cannot be locked, so nothing was written: the row"
         " is there and can be read, and nobody else was first. Row-level security (a policy FOR"
@@ -139,7 +150,7 @@ def _sent(connection: Connection, query: Select[Any], params: Any) -> Any:
 
 
 class _How(NamedTuple):
-    """How rows are read: some columns or all of them, and with which lock."""
+    """The way in which rows are read: some columns or all of them, and with which lock."""
 
     only: tuple[str, ...]
     lock: bool
@@ -152,8 +163,8 @@ class _How(NamedTuple):
         return _How(self.only, lock=False, share=False, deleting=self.deleting, briefly=False)
 
     def columns(self, mapper: Mapper[Any]) -> Mapping[str, ColumnElement[Any]]:
-        known = facts(mapper).columns
-        return {name: known[name] for name in self.only} if self.only else known
+        class_facts = facts(mapper).columns
+        return {name: class_facts[name] for name in self.only} if self.only else class_facts
 
     def query(
         self,
@@ -162,7 +173,7 @@ class _How(NamedTuple):
         names: Mapping[str, ColumnElement[Any]],
         wait: Wait | None = None,
     ) -> Select[Any]:
-        """The keys of rows, and then these columns, in the order of the keys."""
+        """Return the query for the keys of rows, then these columns, in the order of the keys."""
         keys, rows = facts(mapper).rows
         query = select(*keys, *names.values()).select_from(rows).order_by(*keys)
         table = facts(mapper).table
@@ -194,7 +205,7 @@ def _read_one(
         given = dict(zip(one.keys, identity, strict=True))
         return one.names, type(connection).execute(connection, one.query, given)
 
-    names, found = with_hint(database, table, ask)
+    names, found = ask_with_hint(database, table, ask)
     width = len(identity)
     rows = [dict(zip(names, row[width:], strict=True)) for row in found]
     return {identity: rows[0]} if rows else {}
@@ -223,7 +234,7 @@ def rows_at(
     identities: list[Identity],
     params: Mapping[str, Any] | None = None,
 ) -> Iterator[Row[Any]]:
-    """The rows of ``query`` with these keys, in as many statements as that takes."""
+    """Yield the rows of ``query`` with these keys, in as many statements as that takes."""
     database = database_of(connection.dialect)
     step = database.keys_at_once(len(keys))
 
@@ -232,11 +243,11 @@ def rows_at(
 
     for start in range(0, len(identities), step):
         some = identities[start : start + step]
-        yield from found_in_turn(database, table, some, ask)
+        yield from lock_in_turn(database, table, some, ask)
 
 
 def stored_key(connection: Connection, mapper: Mapper[Any], identity: Identity) -> Identity | None:
-    """The key as the database gives it back; ``None``: there is no such row."""
+    """Return the key as the database returns it; ``None``: there is no such row."""
     names = tuple(name for name in facts(mapper).keys if name in facts(mapper).columns)
     found = read_stored(connection, mapper, [identity], only=names, lock=False)
     stored = next(iter(found.values()), None)

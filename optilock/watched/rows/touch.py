@@ -1,25 +1,25 @@
-"""``touch``: move the version of a row though nothing else of it changes.
+"""``touch``: move the version of a row though no other column of it changes.
 
 ::
 
     order = session.get_one(Order, 7)
-    ship(order)                          # writes elsewhere, which the order stands for
-    touch(order)                         # who holds the order as it was must look again
+    ship(order)                          # writes other rows that belong to the order
+    touch(order)                         # readers of the order must read it again
 
 The UPDATE compares the version, as every write does, and moves it by one step: also when the object
-is changed as well, and when it is touched twice. It is sent with the next flush; until then
-``etag_of`` tells the version that was loaded. A rollback takes it back, and nothing else does: an
-object that is refreshed meanwhile is touched in the version that was read then. Works in watched
+is changed as well, and when it is touched twice. It is sent with the next flush. Until then
+``etag_of`` returns the version that was loaded. Only a rollback takes a touch back: an object that
+is refreshed before the flush is touched in the version that was read then. Works in watched
 sessions, units and plain sessions.
 
-A touch stands on the object as a changed version, which ``refresh``, ``expire`` and a query with
-``populate_existing`` drop as they drop every edit. Nobody who touches a row means the copy in
-memory, so the session remembers it until the flush that writes it, or until a rollback: an object
-that was read again is touched in the version that was read, one that was expired in the version
-that was seen.
+A touch is a changed version of the object, and ``refresh``, ``expire`` and a query with
+``populate_existing`` drop it like every edit. A touch concerns the row, not the copy in memory. So
+the session remembers it until the flush that writes it, or until a rollback: an object that was
+read again is touched in the version that was read, one that was expired in the version that was
+seen.
 
-So it is with the root of an aggregate whose own row was refused when others of the aggregate were
-written: they stay in the transaction, and it cannot be committed without the root.
+The same holds for the root of an aggregate whose own row was refused when other rows of the
+aggregate were written: they stay in the transaction, and it cannot be committed without the root.
 """
 
 from __future__ import annotations
@@ -30,34 +30,32 @@ from typing import Any
 from sqlalchemy import inspect
 from sqlalchemy.orm import InstanceState, Session, SessionTransaction
 
-from optilock.errors import ConfigurationError, described
-from optilock.mapped import GIVE_ONE, State, facts
+from optilock.errors import ConfigurationError, describe
+from optilock.mapped import HINT_ADD_TOKEN, State, facts
 from optilock.mapping.moves import touch_state
-from optilock.watched.rows.seen import recall
-from optilock.watched.session.order import at_step
-from optilock.watched.session.watched import stands_still
+from optilock.watched.rows.seen import recall_version
+from optilock.watched.session.order import add_step
+from optilock.watched.session.record import keeps_version
 
 #: An attribute of a session: its :class:`_Touched`, once there is something.
-TOUCHED = "_optilock_touched"
+TOUCHES = "_optilock_touched"
 ROOTS = "_optilock_roots"
 
 
 def touch(obj: object) -> None:
     """Move the version of ``obj``'s row with the next flush, by one step.
 
-    A new object, which gets its first version anyway, and one that is to be deleted are left alone.
-    An object that a commit has expired is touched in the version that was seen: if its row has
-    moved since, or is gone, that is a conflict. A touch outlives ``refresh`` and ``expire``.
+    A new object, which gets its first version anyway, and one that is to be deleted are not
+    touched. An object that a commit has expired is touched in the version that was seen: if its row
+    has moved since, or is gone, that is a conflict. A touch outlives ``refresh`` and ``expire``.
 
     Raises:
-        ConfigurationError: the object is in no session, or its class has no version that moves by
-            itself (no mixin, ``CompareValues``, ``Manual``).
+        ConfigurationError: the object is in no session, or its class has no version that moves
+            automatically (no mixin, ``CompareValues``, ``Manual``).
     """
     state = inspect(obj, raiseerr=False)
     if not isinstance(state, InstanceState):
-        raise ConfigurationError(
-            f"touch() takes an object of a mapped class, not {described(obj)}."
-        )
+        raise ConfigurationError(f"touch() takes an object of a mapped class, not {describe(obj)}.")
     name = state.class_.__name__
     if state.session is None:
         raise ConfigurationError(
@@ -65,7 +63,7 @@ def touch(obj: object) -> None:
             " touch the object that the session has loaded."
         )
     if not facts(state.mapper).token:
-        raise ConfigurationError(f"{name} has no version to move: {GIVE_ONE}.")
+        raise ConfigurationError(f"{name} has no version to move: {HINT_ADD_TOKEN}.")
     if facts(state.mapper).by_values:
         raise ConfigurationError(
             f"The version of {name} is made from the values of its row, and moves with them alone:"
@@ -76,7 +74,7 @@ def touch(obj: object) -> None:
             f"The version of {name} moves when your program assigns it (Manual): assign the next"
             " one instead."
         )
-    if stands_still(state.session, obj):
+    if keeps_version(state.session, obj):
         raise ConfigurationError(
             f"This {name} is under no_bump(), which keeps its version as it is: touch it outside"
             " of the block."
@@ -85,11 +83,11 @@ def touch(obj: object) -> None:
         touch_with_next_flush(state)
 
 
-# -- touches that wait for their flush ------------------------------------------------------------
+# -- touches that wait for their flush -------------------------------------------------------------
 
 
 class _Touched(dict[State, Any]):
-    """State -> object, held: an expired object that nobody else references is touched, too."""
+    """Objects by state. They are held, so that an unreferenced expired object is touched, too."""
 
     #: They end with it. None: it had not begun.
     transaction: SessionTransaction | None = None
@@ -97,63 +95,63 @@ class _Touched(dict[State, Any]):
 
 def touch_with_next_flush(state: State) -> None:
     """Let the next flush move the version of a persistent object in a session, by one step."""
-    at_step(
+    add_step(
         "touches",
-        TOUCHED,
+        TOUCHES,
         before_flush=_before_flush,
         before_commit=touch_again,
-        after_flush_postexec=_written,
+        after_flush_postexec=_drop_written,
     )
-    recall(state)
+    recall_version(state)
     touch_state(state)
     session = state.session
     assert session is not None
-    waiting = _waiting(session)
+    waiting = _waiting_touches(session)
     if waiting is None:
-        waiting = session.__dict__[TOUCHED] = _Touched()
+        waiting = session.__dict__[TOUCHES] = _Touched()
         waiting.transaction = session.get_nested_transaction() or session.get_transaction()
     waiting[state] = state.obj()
 
 
 def touch_again(session: Session) -> None:
-    """Touch what was read again since, and has lost its touch."""
-    if not session.is_active:  # a flush has failed: all is rolled back, and says so
+    """Touch objects that were read again since, and have lost their touch."""
+    if not session.is_active:  # a flush has failed: all is rolled back
         return
     with session.no_autoflush:  # the version may have to be read
-        for state, obj in (_waiting(session) or {}).items():
+        for state, obj in (_waiting_touches(session) or {}).items():
             if state.session is session and state.persistent and obj not in session.deleted:
-                recall(state)
+                recall_version(state)
                 touch_state(state)
 
 
 def is_touched(state: State) -> bool:
-    """Was the session told to touch the object with the flush that is running?"""
+    """Return whether the session is to touch the object with the running flush."""
     session = state.session
-    return session is not None and state in session.__dict__.get(TOUCHED, ())
+    return session is not None and state in session.__dict__.get(TOUCHES, ())
 
 
 def note_roots(session: Session, states: set[State]) -> None:
-    """The flush that begins touches these for rows that belong to them."""
+    """Record the roots that the beginning flush touches for their rows."""
     if states or ROOTS in session.__dict__:
         session.__dict__[ROOTS] = states
 
 
 def stands_for_others(state: State, refused: Collection[State], flushed: Iterable[State]) -> bool:
-    """Was it touched for other rows, and were those written, though it was ``refused``?"""
+    """Return whether it was touched for rows that were written, though it was ``refused``."""
     session = state.session
     roots = () if session is None else session.__dict__.get(ROOTS, ())
     return state in roots and any(one not in roots and one not in refused for one in flushed)
 
 
-def _waiting(session: Session) -> _Touched | None:
-    """The touches of the running transaction."""
-    waiting: _Touched | None = session.__dict__.get(TOUCHED)
+def _waiting_touches(session: Session) -> _Touched | None:
+    """Return the touches of the running transaction."""
+    waiting: _Touched | None = session.__dict__.get(TOUCHES)
     if waiting and waiting.transaction is not None:
         running = session.get_nested_transaction() or session.get_transaction()
         while running is not None and running is not waiting.transaction:
             running = running.parent
         if running is None:
-            del session.__dict__[TOUCHED]  # it was rolled back
+            del session.__dict__[TOUCHES]  # it was rolled back
             return None
     return waiting
 
@@ -162,10 +160,10 @@ def _before_flush(session: Session, uow: Any, objects: Any) -> None:
     touch_again(session)
 
 
-def _written(session: Session, uow: Any) -> None:
-    waiting = session.__dict__.get(TOUCHED)
+def _drop_written(session: Session, uow: Any) -> None:
+    waiting = session.__dict__.get(TOUCHES)
     if waiting:
         for state in [state for state in waiting if state in uow.states]:
             del waiting[state]
         if not waiting:
-            del session.__dict__[TOUCHED]
+            del session.__dict__[TOUCHES]

@@ -1,9 +1,9 @@
-"""Rows of whose version nobody knows: they must be read before they are edited.
+"""Rows in unknown versions: they must be read before they are edited.
 
 An object that comes to the session without a version, by ``make_transient_to_detached()`` or a
-pickle, was read by nobody who could say in which. So is one that was read after an UPDATE statement
-which is rolled back: it may hold a version that never was. And a row that is older than its version
-column may have none at all, which is NULL: it is refused, and left as it is.
+pickle, was read in an unknown version. So is one that was read after an UPDATE statement that is
+rolled back: it may hold a version that was never stored. A row that is older than its version
+column may have no version at all, which is NULL: it is refused, and left as it is.
 """
 
 from __future__ import annotations
@@ -18,63 +18,63 @@ from sqlalchemy.orm.attributes import instance_state
 
 from optilock.errors import ConfigurationError
 from optilock.mapped import State, facts
-from optilock.watched.rows.seen import NEVER, SEEN, version_seen
+from optilock.watched.rows.seen import NEVER_READ, SEEN_VERSION, version_seen
 
-#: An attribute of a session: its objects whose rows nobody has read, once there was one.
-UNREAD = "_optilock_unread"
+#: An attribute of a session: its objects whose rows were never read, once there was one.
+UNREAD_STATES = "_optilock_unread"
 #: An attribute of a state: the version that such a copy had when it came to the session.
 _HELD = "_optilock_held"
 #: In the ``info`` of a copy that was made before a transaction had its outcome: the version that
 #: was stored before the transaction wrote the row, or ``None``.
-BEFORE = "optilock_before"
+VERSION_BEFORE = "optilock_before"
 
 
-def attached(session: Session, obj: Any) -> None:
-    """A detached object was added to ``session``."""
+def note_attached(session: Session, obj: Any) -> None:
+    """Handle a detached object that was added to ``session``."""
     state: State = instance_state(obj)
     token = facts(state.mapper).token
     if not token:
         return
     if may_be_undone(state):
         held = state.dict.get(token)
-        hold_nothing(state)
+        drop_version(state)
         state.__dict__[_HELD] = held
-    if token not in state.dict and (SEEN not in state.__dict__ or never_read(state)):
+    if token not in state.dict and (SEEN_VERSION not in state.__dict__ or is_never_read(state)):
         note_unread(session, state)
 
 
 def note_unread(session: Session, state: State) -> None:
-    """Nobody has read the row: looked for by each flush of the session until somebody has."""
-    state.__dict__[SEEN] = NEVER
-    session.__dict__.setdefault(UNREAD, WeakSet()).add(state)
+    """Mark the row as unread: each flush of the session checks it until it was read."""
+    state.__dict__[SEEN_VERSION] = NEVER_READ
+    session.__dict__.setdefault(UNREAD_STATES, WeakSet()).add(state)
 
 
-def unread(session: Session) -> Collection[State]:
-    """Objects of the session whose rows nobody has read."""
-    waiting = session.__dict__.get(UNREAD)
+def unread_states(session: Session) -> Collection[State]:
+    """Return objects of the session whose rows were never read."""
+    waiting = session.__dict__.get(UNREAD_STATES)
     if not waiting:
         return ()
     found = [state for state in waiting if _is_unread(state) and state.session is session]
-    session.__dict__[UNREAD] = WeakSet(found)
+    session.__dict__[UNREAD_STATES] = WeakSet(found)
     return found
 
 
 def _is_unread(state: State) -> bool:
-    """``merge(load=False)`` gives a version past all events; a touch gives the one that follows."""
+    """Return whether it is still unread: ``merge(load=False)`` and a touch give it a version."""
     token = facts(state.mapper).token
-    return bool(token) and never_read(state) and version_seen(state, token) is None
+    return bool(token) and is_never_read(state) and version_seen(state, token) is None
 
 
-def never_read(state: State) -> bool:
-    """Was the object edited without anybody having read its row?"""
-    return state.__dict__.get(SEEN) is NEVER
+def is_never_read(state: State) -> bool:
+    """Return whether the object was edited without a read of its row."""
+    return state.__dict__.get(SEEN_VERSION) is NEVER_READ
 
 
-def hold(state: State, version: Any) -> None:
-    """The row is in ``version``: what a transaction had made of it is undone."""
+def hold_version(state: State, version: Any) -> None:
+    """Hold ``version``: the transaction that had changed the row is undone."""
     token = facts(state.mapper).token
     if token not in state.dict:
-        state.__dict__[SEEN] = version
+        state.__dict__[SEEN_VERSION] = version
     elif token in state.committed_state:
         state.committed_state[token] = version
     else:
@@ -82,72 +82,72 @@ def hold(state: State, version: Any) -> None:
     _outcome_is_known(state)
 
 
-def hold_nothing(state: State) -> None:
-    """Nobody knows the version of what the object holds: its row must be read before an edit."""
+def drop_version(state: State) -> None:
+    """Drop the version of the object, which is unknown: its row must be read before an edit."""
     token = facts(state.mapper).token
     if not token:
         return
     state.dict.pop(token, None)
     state.committed_state.pop(token, None)
-    state.__dict__[SEEN] = NEVER
+    state.__dict__[SEEN_VERSION] = NEVER_READ
     _outcome_is_known(state)
     if state.session is not None and state.key is not None:
         note_unread(state.session, state)
 
 
-def held_before(state: State) -> Any:
-    """The version that a copy of unknown outcome had when it came to its session, or ``None``."""
+def version_held_before(state: State) -> Any:
+    """Return the version that a copy of unknown outcome had before its session, or ``None``."""
     return state.__dict__.get(_HELD)
 
 
-def hold_known(state: State, version: Any) -> None:
-    """The row was found as the object holds it, in that version."""
+def hold_found_version(state: State, version: Any) -> None:
+    """Hold the version in which the row was found, with the values of the object."""
     state.dict[facts(state.mapper).token] = version
-    state.__dict__.pop(SEEN, None)
+    state.__dict__.pop(SEEN_VERSION, None)
     state.__dict__.pop(_HELD, None)
 
 
 def may_be_undone(state: State) -> bool:
-    """Was the copy made of a row that a transaction had written, whose outcome it cannot know?"""
-    return BEFORE in state.__dict__.get("info", ())
+    """Return whether the copy holds a row of a transaction with unknown outcome."""
+    return VERSION_BEFORE in state.__dict__.get("info", ())
 
 
 def _outcome_is_known(state: State) -> None:
     if may_be_undone(state):
-        del state.info[BEFORE]
+        del state.info[VERSION_BEFORE]
 
 
-# -- what is refused ------------------------------------------------------------------------------
+# -- refusals --------------------------------------------------------------------------------------
 
 
-def no_version(mapper: Mapper[Any], key: tuple[Any, ...]) -> ConfigurationError:
-    """What is wrong with the row, and how to repair the table."""
+def missing_version_error(mapper: Mapper[Any], key: tuple[Any, ...]) -> ConfigurationError:
+    """Return the error of a row without a version, with SQL to repair the table."""
     token = mapper.version_id_col
     assert isinstance(token, Column) and isinstance(token.table, Table)
     table, column = token.table.fullname, token.name
     return ConfigurationError(
         f"{mapper.class_.__name__} {key!r} has no version: {table}.{column} is NULL,"
-        f" probably because the row is older than the column. {_repair(mapper, table, column)}"
-        " Then declare the column NOT NULL."
+        " probably because the row is older than the column."
+        f" {_repair_advice(mapper, table, column)} Then declare the column NOT NULL."
     )
 
 
-def never_seen(
+def unseen_row_error(
     mapper: Mapper[Any], key: tuple[Any, ...], what: str = "be written: it was changed"
 ) -> ConfigurationError:
-    """An object that stands for a row which nobody has read."""
+    """Return the error of an object whose row was never read."""
     name = mapper.class_.__name__
     return ConfigurationError(
         f"{name} {key!r} cannot {what} without having been read since it came to the"
         " session without a version, or since its INSERT or an UPDATE statement was rolled"
-        " back, so nobody knows which changes of others its author has seen. Read it first"
+        " back, so the changes of others that its author has seen are unknown. Read it first"
         " (session.get(),"
         " session.refresh()), or say which version was seen:"
         " sqlalchemy.orm.attributes.set_committed_value(obj, version attribute, value)."
     )
 
 
-def _repair(mapper: Mapper[Any], table: str, column: str) -> str:
+def _repair_advice(mapper: Mapper[Any], table: str, column: str) -> str:
     generator: Any = mapper.version_id_generator
     first = generator(None) if callable(generator) else None
     if type(first) is int:

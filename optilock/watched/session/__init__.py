@@ -1,8 +1,9 @@
 """The record of a watched session, below everything that writes.
 
-:mod:`~optilock.watched.session.watched` is the record of one watched session.
-:mod:`~optilock.watched.session.written` is its part about the writes of the transaction, and what a
-savepoint takes back; :mod:`~optilock.watched.session.records` are the values in both.
+:mod:`~optilock.watched.session.record` is the record of one watched session, with its parts about
+the running flush and the running statement. :mod:`~optilock.watched.session.transaction` is its
+part about the transaction: writes, locks, and what a savepoint takes back.
+:mod:`~optilock.watched.session.values` are the values in these.
 :mod:`~optilock.watched.session.connections` chooses the connection on which a session writes, and
 refuses a connection on which every statement commits by itself.
 :mod:`~optilock.watched.session.order` is the one order of all steps around a flush and a

@@ -1,15 +1,15 @@
-"""The connection on which a session writes: what is to be checked is read there.
+"""The connection on which a session writes, and on which the rows of its checks are read.
 
 A session may read from a replica and write to the primary, by a ``get_bind`` of its own that looks
 at the statement. A replica knows too late what others have written, and takes no locks for them.
 
 Connections in AUTOCOMMIT mode are refused. There every statement is stored at once: a row that is
 locked and looked at is free again before it is written, and a flush that is refused half-way leaves
-its first half behind. :func:`optilock.watch` refuses an engine that is known to be in that mode;
-what only a connection knows (an option of the driver,
-``session.connection(execution_options=...)``) is refused by the first flush that would write
-guarded rows over it, before anything is sent. Reading over such a connection is no problem. What
-writes by one guarded statement and needs no transaction need not ask here.
+its first half behind. :func:`optilock.watch` refuses an engine that is known to be in that mode.
+Where only the connection is (by an option of the driver, or by
+``session.connection(execution_options=...)``), the first flush that would write guarded rows over
+it raises ``ConfigurationError``, before anything is sent. Reading over such a connection is
+allowed, and so is a write by one guarded statement that needs no transaction.
 """
 
 from __future__ import annotations
@@ -25,31 +25,38 @@ from sqlalchemy.orm import Mapper, Session
 
 from optilock.dialects import database_of
 from optilock.dialects.transient import answer_unknown
-from optilock.errors import CommitOutcomeUnknown, ConfigurationError, described
+from optilock.errors import CommitOutcomeUnknown, ConfigurationError, describe
 from optilock.undocumented.connections import has_begin_listeners, level_on_connect
-from optilock.watched.session.watched import is_watched, watched
+from optilock.watched.session.record import is_watched, session_record
 
 #: On the ``connection`` of a watched session class: SQLAlchemy's own.
-PLAIN = "_optilock_plain"
+ORIGINAL_KEY = "_optilock_plain"
 _updates: WeakKeyDictionary[Mapper[Any], Update] = WeakKeyDictionary()
 
 
-def connection_to_write(session: Session, mapper: Mapper[Any]) -> Connection:
-    """The connection of the session's transaction that writes rows of ``mapper``."""
-    return own_connection(session, bind_to_write(mapper))
+def connection_to_write(
+    session: Session, mapper: Mapper[Any], *, for_queries: bool = False
+) -> Connection:
+    """Return the connection of the session's transaction that writes rows of ``mapper``."""
+    return own_connection(session, bind_to_write(mapper), for_queries=for_queries)
 
 
-def own_connection(session: Session, binds: Mapping[str, Any]) -> Connection:
-    """``session.connection()`` for ourselves: a watched session looks at what others send on it."""
-    if is_watched(session):
-        watched(session).sent_more = True
+def own_connection(
+    session: Session, binds: Mapping[str, Any], *, for_queries: bool = False
+) -> Connection:
+    """Return ``session.connection()`` for optilock itself: statements on it are not checked.
+
+    The session's record notes that statements may be sent, unless it is ``for_queries`` alone.
+    """
+    if not for_queries and is_watched(session):
+        session_record(session).note_other_statement()
     connection = type(session).connection
-    return getattr(connection, PLAIN, connection)(session, bind_arguments=dict(binds))
+    return getattr(connection, ORIGINAL_KEY, connection)(session, bind_arguments=dict(binds))
 
 
 @contextmanager
-def connection_apart(engine: Engine) -> Iterator[Connection]:
-    """A new connection, also where the pool has none left; it sees what others have committed."""
+def separate_connection(engine: Engine) -> Iterator[Connection]:
+    """Open a new connection, even if the pool has none left; it sees what others have committed."""
     pool = engine.pool.recreate()
     try:
         with Connection(engine, connection=pool.connect()) as connection:
@@ -59,12 +66,12 @@ def connection_apart(engine: Engine) -> Iterator[Connection]:
 
 
 def engine_to_write(session: Session, mapper: Mapper[Any]) -> Engine:
-    """The engine to which the session writes rows of ``mapper``."""
+    """Return the engine to which the session writes rows of ``mapper``."""
     return session.get_bind(**bind_to_write(mapper)).engine
 
 
 def bind_to_write(mapper: Mapper[Any]) -> Mapping[str, Any]:
-    """What ``get_bind`` is told of an UPDATE of ``mapper``'s rows."""
+    """Return the arguments of ``get_bind`` for an UPDATE of ``mapper``'s rows."""
     update = _updates.get(mapper)
     if update is None:
         table: Any = mapper.base_mapper.local_table
@@ -75,7 +82,7 @@ def bind_to_write(mapper: Mapper[Any]) -> Mapping[str, Any]:
 
 
 def binds_of_sessions(sessions: Any) -> list[Engine | Connection]:
-    """What a session factory is bound to, or an engine itself, as far as it names any."""
+    """Return the engines and connections that a session factory names, or an engine itself."""
     factory = getattr(sessions, "session_factory", sessions)
     options = getattr(factory, "kw", {})
     found = []
@@ -101,11 +108,12 @@ def refuse_shards(cls: Any) -> None:
         )
 
 
-def session_given(session: Any, call: str, in_async_code: str) -> Session:
-    """The session that ``call`` was given; a ``scoped_session`` stands for the one of its scope.
+def given_session(session: Any, call: str, in_async_code: str) -> Session:
+    """Return the session that ``call`` got, or the current one of a ``scoped_session``.
 
     Raises:
-        ConfigurationError: it is none; ``in_async_code`` is what to write for an ``AsyncSession``.
+        ConfigurationError: it is no session; the message advises ``in_async_code`` for an
+            ``AsyncSession``.
     """
     registry = getattr(session, "registry", None)  # scoped_session, async_scoped_session
     found = session if registry is None else registry()
@@ -118,20 +126,20 @@ def session_given(session: Any, call: str, in_async_code: str) -> Session:
 
 
 def require_engine(engine: Any, call: str) -> None:
-    """Refuse what is no ``Engine``; an ``AsyncEngine`` is none.
+    """Refuse anything but an ``Engine``; an ``AsyncEngine`` is refused, too.
 
     Raises:
-        ConfigurationError: so it is; ``call`` is the function that got it.
+        ConfigurationError: the message names ``call``, the function that got it.
     """
     if not isinstance(engine, Engine):
         raise ConfigurationError(
-            f"{call}() takes an Engine, not {described(engine)}: write create_engine(url), for an"
+            f"{call}() takes an Engine, not {describe(engine)}: write create_engine(url), for an"
             " async application with a sync driver of the same database (psycopg, pymysql, sqlite)."
         )
 
 
-def autocommits(connection: Any) -> bool:
-    """Does every statement on it commit by itself? Asked once its transaction has begun."""
+def is_autocommit(connection: Any) -> bool:
+    """Return whether every statement on it commits by itself, once its transaction has begun."""
     return isinstance(connection, Connection) and database_of(connection.dialect).autocommits(
         connection
     )
@@ -141,21 +149,21 @@ def refuse_autocommit(connection: Connection, what: str) -> None:
     """Refuse to do ``what`` over a connection in AUTOCOMMIT mode.
 
     Raises:
-        ConfigurationError: so it is; nothing was sent.
+        ConfigurationError: the connection is in that mode; nothing was sent.
     """
-    if autocommits(connection):
+    if is_autocommit(connection):
         raise ConfigurationError(
             f"{what} over a connection in AUTOCOMMIT mode is refused: every statement is stored at"
             " once, locked rows are free again at once, and half of the work could not be taken"
-            f" back. {INSTEAD} Nothing was sent."
+            f" back. {AUTOCOMMIT_HINT} Nothing was sent."
         )
 
 
 def require_answer(error: DBAPIError, mapper: Mapper[Any]) -> None:
-    """Tell that a statement which commits by itself was lost, if it may be stored all the same.
+    """Raise for a lost statement that commits by itself, if it may be stored all the same.
 
     Raises:
-        CommitOutcomeUnknown: so it may.
+        CommitOutcomeUnknown: the row may be stored.
     """
     if answer_unknown(error):
         raise CommitOutcomeUnknown(
@@ -170,11 +178,11 @@ def require_answer(error: DBAPIError, mapper: Mapper[Any]) -> None:
 def refuse_autocommit_of(target: Any) -> None:
     """Refuse a session factory whose engine, or connection, is known to be in that mode.
 
-    Engines of single classes (``binds=``) may hold classes without a version: they are asked when
+    Engines of single classes (``binds=``) may hold classes without a version: they are checked when
     a flush writes over them.
 
     Raises:
-        ConfigurationError: so it is.
+        ConfigurationError: the engine, or the connection, is in that mode.
     """
     factory = getattr(target, "session_factory", target)
     bind: Any = getattr(factory, "kw", {}).get("bind")
@@ -186,7 +194,7 @@ def refuse_autocommit_of(target: Any) -> None:
     if _is_autocommit(level) and not has_begin_listeners(bind.engine):
         raise ConfigurationError(
             "watch() got sessions of an engine in AUTOCOMMIT mode: every statement is stored at"
-            f" once, and a refused flush could not be taken back. {INSTEAD}"
+            f" once, and a refused flush could not be taken back. {AUTOCOMMIT_HINT}"
         )
 
 
@@ -194,7 +202,7 @@ def _is_autocommit(level: object) -> bool:
     return isinstance(level, str) and level.replace("_", " ").upper() == "AUTOCOMMIT"
 
 
-INSTEAD = (
+AUTOCOMMIT_HINT = (
     'Give the sessions an engine without isolation_level="AUTOCOMMIT", and without the autocommit'
     " of its driver. For statements that need it, such as VACUUM, connect by"
     ' engine.execution_options(isolation_level="AUTOCOMMIT").'

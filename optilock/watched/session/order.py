@@ -1,42 +1,42 @@
-"""What happens around a flush and a transaction, in one order, whoever was there first.
+"""The one order of all steps around a flush and a transaction.
 
 *Before a flush*, in every session:
 
-1. *beside*: the session of a scope whose place a unit has taken notes what was changed inside of
-   the unit (:mod:`optilock.unit.beside`), before anything below changes more;
+1. *beside*: a session of a scope that a unit replaces notes the changes inside the unit
+   (:mod:`optilock.unit.sessions`), before a step below changes more;
 2. *touches*: rows that :func:`~optilock.touch` was called for are touched again where a reading has
    dropped it (:mod:`optilock.watched.rows.touch`);
 3. *roots*: the versions of aggregates' roots move for their children
    (:mod:`optilock.watched.aggregates`);
-4. *request*: what is written for a request whose condition nothing has compared
+4. *request*: rows written for a request whose condition was not compared
    (:mod:`optilock.watched.statements.requests`);
-5. *conditions*: a unit with ``require_conditions=True`` asks for those of each row
+5. *conditions*: a unit with ``require_conditions=True`` requires one for each row
    (:mod:`optilock.unit.conditions`);
-6. *guard*: a watched session looks at all that the flush will write, what the steps above have
-   changed included: promises, rows that nobody has read, deletes (:mod:`optilock.watched.guard`).
+6. *guard*: a watched session checks all that the flush will write, with the changes of the steps
+   above: promises, rows that were never read, deletes (:mod:`optilock.watched.guard`).
 
-*After it*, ahead of all listeners of the application (they see what is settled): *guard* sends the
+*After it*, ahead of all listeners of the application (they see settled rows): *guard* sends the
 rows that it keeps back and settles those that missed. When the objects are clean: *touches* that
 were written are forgotten.
 
 *Before COMMIT*, or the release of a savepoint: *touches*, which makes rows dirty again; *unsent*,
-which flushes what was written for a request whose condition nothing has compared; and then
+which flushes rows written for a request whose condition was not compared; and then
 *promises*, which flushes and looks at the rows (:mod:`optilock.watched.guard.promises`).
 
 *When a transaction begins* on a connection, *after COMMIT*, *after a rollback* and *when it ends*,
 and *when objects come back* into a session: *guard* alone. *When a row is loaded*: *reads*, in the
 units that verify what they read.
 
-A step is there once somebody has needed it, and its place does not depend on when that was. It is
-called for the sessions that have something for it: those that carry its key in their ``__dict__``,
-or of which it says so itself. What all sessions may need (``touch`` and aggregates work in
-plain sessions) is listened to at ``Session``; what concerns watched sessions alone at the topmost
-class that is watched; reads at the one session. So each is called once.
+A step is registered with its first use; its place does not depend on when that is. A step runs for
+sessions that have its key in ``__dict__``, or for which its predicate is true. Steps for all
+sessions (``touch`` and aggregates work in plain sessions) listen at ``Session``. Steps for watched
+sessions listen at the topmost class that is watched, and *reads* at the one session. So each is
+called once.
 
 The steps *before a flush* come after all listeners of the application, whenever and wherever those
-were registered (for all sessions, a class, one session; with ``insert=True``): roots move for what
-the last of them has changed, and it is looked at as anything else. Where one of them would be
-called after our own listener, the steps wait until SQLAlchemy begins to plan the flush; the
+were registered (for all sessions, a class, one session; with ``insert=True``): roots move for
+changes of the last listener, and these are checked like all others. Where a listener would be
+called after our own, the steps wait until SQLAlchemy begins to plan the flush; the
 statements that such a listener sends are those of a flush that runs. At the other events listeners
 take their place by when they are registered, as everywhere in SQLAlchemy.
 """
@@ -51,10 +51,10 @@ from weakref import WeakSet
 from sqlalchemy import event
 from sqlalchemy.orm import Session
 
-from optilock.undocumented.flushes import before_planning, called_last
+from optilock.undocumented.flushes import last_listener, run_before_planning
 
 Step = Callable[..., Any]
-#: The key of a step, or what it says of a session.
+#: The key of a step, or its predicate of a session.
 Whose = str | Callable[[Session], bool]
 
 #: The steps of each event of a session, in their order.
@@ -78,22 +78,22 @@ _FIRST = frozenset({"after_flush"})
 _known: dict[str, dict[str, tuple[Whose, Step]]] = {name: {} for name in ORDER}
 #: The same, in the order of the list.
 _in_order: dict[str, tuple[tuple[Whose, Step], ...]] = dict.fromkeys(ORDER, ())
-#: What does not wait for listeners of the application.
+#: Steps that do not wait for listeners of the application.
 _begin: list[tuple[Whose, Step]] = []
-#: Steps that somebody has asked for; two threads may need their first one at the same time.
+#: Names of registered steps; two threads may need their first one at the same time.
 _there: set[str] = set()
-#: Whose the steps around a flush are that are not the guard's.
+#: The keys and predicates of steps around a flush that are not the guard's.
 _beside_guard: set[Whose] = set()
 _changing = Lock()
 _of_classes: dict[str, Step] = {}
 _classes: WeakSet[type[Session]] = WeakSet()
 
 
-def at_step(name: str, whose: Whose, *, begin: Step | None = None, **steps: Step) -> None:
-    """From here on, call each of ``steps`` (by event) at its place, in the sessions that need it.
+def add_step(name: str, whose: Whose, *, begin: Step | None = None, **steps: Step) -> None:
+    """Register ``steps`` (by event) at their places, for the sessions that need them.
 
-    These are those that have ``whose`` in their ``__dict__``, or of which it says so. ``begin`` is
-    called ahead of listeners for whom the steps before a flush wait.
+    These have ``whose`` in their ``__dict__``, or ``whose`` is true of them. ``begin`` is called
+    ahead of listeners that the steps before a flush wait for.
     """
     if name in _there:
         return
@@ -110,30 +110,31 @@ def at_step(name: str, whose: Whose, *, begin: Step | None = None, **steps: Step
             _in_order[of_event] = tuple(known[one] for one in places if one in known)
             if not event.contains(Session, of_event, _LISTENERS[of_event]):
                 event.listen(Session, of_event, _LISTENERS[of_event])
-        _there.add(name)  # last: whoever finds it here need not wait
+        _there.add(name)  # last: another thread that finds it here need not wait
 
 
 def listen_to_class(cls: type[Session], **steps: Step) -> None:
-    """Let the guard hear of its events, by name, in the sessions of ``cls``, once each."""
-    _of_classes.update(steps)
-    if any(issubclass(cls, above) for above in _classes):
-        return
-    for below in [one for one in _classes if issubclass(one, cls)]:
-        _classes.discard(below)
+    """Register the guard's listeners, by event, for the sessions of ``cls``, once each."""
+    with _changing:
+        _of_classes.update(steps)
+        if any(issubclass(cls, above) for above in _classes):
+            return
+        for below in [one for one in _classes if issubclass(one, cls)]:
+            _classes.discard(below)
+            for name, step in _of_classes.items():
+                if event.contains(below, name, step):
+                    event.remove(below, name, step)
+        _classes.add(cls)
         for name, step in _of_classes.items():
-            if event.contains(below, name, step):
-                event.remove(below, name, step)
-    _classes.add(cls)
-    for name, step in _of_classes.items():
-        event.listen(cls, name, step, propagate=True, insert=name in _FIRST)
+            event.listen(cls, name, step, propagate=True, insert=name in _FIRST)
 
 
 #: What a flush calls, in its order.
 _OF_FLUSHES = ("before_flush", "after_flush", "after_flush_postexec")
 
 
-def nobody_listens(session: Session) -> bool:
-    """Does nobody but the guard hear of the session's flushes, or of their transactions?"""
+def only_guard_listens(session: Session) -> bool:
+    """Return whether only the guard listens to the session's flushes and their transactions."""
     events = session.dispatch
     return (
         not events.after_transaction_create
@@ -147,7 +148,7 @@ def nobody_listens(session: Session) -> bool:
 
 
 def listen_in(session: Session, **steps: Step) -> None:
-    """Let one session hear of events that would cost the others something for each row."""
+    """Register listeners for one session, where others would pay something for each row."""
     for name, step in steps.items():
         event.listen(session, name, step)
 
@@ -157,16 +158,16 @@ def _is_for(session: Session, whose: Whose) -> bool:
 
 
 def _before_flush(session: Session | None = None, uow: Any = None, objects: Any = None) -> None:
-    """Only a flush that has something to do comes this far; without a session it is no flush."""
+    """Take the steps before a flush that has something to do; without a session it is no flush."""
     if session is None:
         return
-    if called_last(session, "before_flush") is _before_flush:
+    if last_listener(session, "before_flush") is _before_flush:
         _take_steps(session, uow, objects)
     else:
         for whose, begin in _begin:
             if _is_for(session, whose):
                 begin(session, uow)
-        before_planning(session, uow, objects, _take_steps)
+        run_before_planning(session, uow, objects, _take_steps)
 
 
 def _take_steps(session: Session, uow: Any, objects: Any) -> None:

@@ -4,16 +4,16 @@ In a watched session :mod:`~optilock.watched.statements.execute` receives each s
 the module for it. A :mod:`~optilock.watched.statements.call` is one such ``session.execute()``, and
 finds the rows of its statement.
 
-*by what the statement names*
+*Kinds of statements*
     :mod:`~optilock.watched.statements.by_criteria` handles ``update(Model).where(...)``,
     :mod:`~optilock.watched.statements.by_key` and :mod:`~optilock.watched.statements.legacy_bulk`
     rows by primary key, :mod:`~optilock.watched.statements.by_table` ``update(table)``, also on the
     session's connection.
-*by what is done with it*
+*Steps*
     :mod:`~optilock.watched.statements.demand_checks` compares its rows with the session's demands,
     :mod:`~optilock.watched.statements.version` moves or keeps their versions, and
     :mod:`~optilock.watched.statements.rollback_effects` records what a rollback takes back.
-*what is refused*
+*Refusals*
     :mod:`~optilock.watched.statements.refusals` raises for statements that would leave a version
     as it was, that write rows which no demand can be compared with, or that write rows without a
     version in a strict session. :mod:`~optilock.watched.statements.sql_text` finds the tables that

@@ -9,14 +9,14 @@
     result.updated          # (Done(identity=(1,), version=4),)
     result.conflicts        # (Entry(...),): row 2 is in another version, or gone
 
-No object is loaded: for imports, queues and APIs that carry keys, versions and values. The rows of
-a table go out as the guarded flush sends them, one statement on PostgreSQL, whatever columns each
-row sets; those that are not in their version are left alone and come back as entries, read with a
-lock. Nothing is raised for them: commit what was written, or roll back, or
+No object is loaded. This is for imports, queues and APIs that carry keys, versions and values. The
+rows of a table are sent as the guarded flush sends them, one statement on PostgreSQL, even where
+the rows set different columns. Rows in another version are not written, and are returned as
+entries, read with a lock. No error is raised for them: commit the other rows, or roll back, or
 ``raise ConcurrencyError(result.conflicts)``.
 
-What is pending in the session is flushed first. Objects of these rows in the session get the new
-values, unless they are older than the version that the row names; those of deleted rows leave the
+Pending changes of the session are flushed first. The session's objects of these rows get the new
+values, unless they are older than the version that the row names. Objects of deleted rows leave the
 session. With an ``AsyncSession``: ``await session.run_sync(bulk_update, Account, rows)``.
 """
 
@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import ClauseElement, Connection, Dialect, Integer, inspect
 from sqlalchemy.orm import Mapper, Session, scoped_session
@@ -32,26 +32,31 @@ from sqlalchemy.orm.attributes import instance_state
 
 from optilock import events
 from optilock.columns.identities import identity_given
-from optilock.conditions.condition import explained
+from optilock.conditions.condition import first_explanation
+from optilock.conditions.demands import Demands
 from optilock.conditions.write import Lost, Shape, Write, places_of
 from optilock.errors import Action, ConfigurationError, Entry, NotFound
-from optilock.mapped import GIVE_ONE, Identity, facts
-from optilock.mapping.compared import values_moved
+from optilock.mapped import HINT_ADD_TOKEN, Identity, facts
+from optilock.mapping.original_values import values_moved
 from optilock.undocumented.flushes import expire_with_savepoint
-from optilock.watched.rows.entries import Attempt, entry_of, equal_to_stored, kept_by_database
-from optilock.watched.rows.seen import moved_by_us, version_seen
+from optilock.watched.rows.entries import (
+    entry_of,
+    equal_to_stored,
+    error_if_kept_by_database,
+)
+from optilock.watched.rows.seen import follow_move, version_seen
 from optilock.watched.rows.stored import read_stored
 from optilock.watched.session.connections import (
     connection_to_write,
+    given_session,
     refuse_autocommit,
-    session_given,
 )
-from optilock.watched.session.watched import demands_of, is_watched, watched
-from optilock.watched.statements.by_key import attempt_given, refuse_compared
+from optilock.watched.session.record import demands_of, is_watched, session_record
+from optilock.watched.statements.by_key import attempt_from_values, refuse_compared
 from optilock.watched.statements.call import flush_before
 from optilock.watched.statements.version import VersionType
 from optilock.watched.writes.answers import fill_in
-from optilock.watched.writes.send import look_again, send, send_again
+from optilock.watched.writes.send import read_missed, resend, send
 from optilock.watched.writes.shapes import shape_by_key
 
 _IN_ASYNC_CODE = "await session.run_sync(optilock.{}, Model, rows)"
@@ -88,123 +93,129 @@ def bulk_update(
         rows: mappings of attribute names: the primary key, the version that was seen, new values.
 
     Raises:
-        ConfigurationError: it is no sync session, or its connection is in AUTOCOMMIT mode; a row
-            lacks its key or version, has a version of a type that no row can have, names what
-            cannot be set, or appears twice; the class has no version, or the values are in several
-            tables. Nothing was sent.
+        ConfigurationError: the session is no sync session, or its connection is in AUTOCOMMIT mode;
+            a row lacks its key or version, has a version of a type that no row can have, names an
+            attribute that cannot be set, or appears twice; the class has no version, or the values
+            are in several tables. Nothing was sent.
         NotFound: no row can have the key of one of them, such as " 7". Nothing was sent.
         NotWritten: a row is as it was read, and a trigger, a rule or a policy of the database keeps
             it so. Others may be written in this transaction, which is alive: roll back.
     """
-    session = session_given(session, "bulk_update", _IN_ASYNC_CODE.format("bulk_update"))
+    session = given_session(session, "bulk_update", _IN_ASYNC_CODE.format("bulk_update"))
     given = rows_to_update(model, rows)
     if not given.rows:
         return BulkResult()
-    flush_before(session, {})
-    connection = connection_to_write(session, given.mapper)
-    lost = _send(session, connection, given)
+    connection, lost = _send(session, given)
     versions = _versions(connection, given, lost)
     done = []
-    for place, identity in enumerate(given.identities):
+    for place, row in enumerate(given.rows):
         if place not in lost:
-            values = {**given.values[place], **versions[identity]}
-            follow(session, given.mapper, identity, given.expected[place], values)
-            done.append(Done(identity, next(iter(versions[identity].values()))))
+            made = versions[row.identity]
+            values = {**row.values, **made}
+            follow_written_row(session, given.mapper, row.identity, row.expected, values)
+            done.append(Done(row.identity, next(iter(made.values()))))
     return BulkResult(updated=tuple(done), conflicts=_conflicts(lost))
 
 
 def bulk_delete(
     session: Session | scoped_session[Any], model: type[Any], rows: Iterable[Mapping[str, Any]]
 ) -> BulkResult:
-    """Delete rows by key and version. What the database does to their dependents, it does.
+    """Delete rows by key and version. The database treats their dependents by its own rules.
 
     Args and errors are those of :func:`bulk_update`, without values.
     """
-    session = session_given(session, "bulk_delete", _IN_ASYNC_CODE.format("bulk_delete"))
+    session = given_session(session, "bulk_delete", _IN_ASYNC_CODE.format("bulk_delete"))
     given = rows_to_delete(model, rows)
     if not given.rows:
         return BulkResult()
+    _, lost = _send(session, given)
+    deleted = [row.identity for place, row in enumerate(given.rows) if place not in lost]
+    for identity in deleted:
+        obj = session.identity_map.get(given.mapper.identity_key_from_primary_key(identity))
+        if obj is not None:
+            session.expunge(obj)
+    return BulkResult(deleted=tuple(map(Done, deleted)), conflicts=_conflicts(lost))
+
+
+def _send(session: Session, given: Rows) -> tuple[Connection, dict[int, Entry[Any]]]:
+    """Flush, write the rows, and return the entries of those that missed, by their places."""
     flush_before(session, {})
     connection = connection_to_write(session, given.mapper)
-    lost = _send(session, connection, given)
-    done = []
-    for place, identity in enumerate(given.identities):
-        if place not in lost:
-            obj = session.identity_map.get(given.mapper.identity_key_from_primary_key(identity))
-            if obj is not None:
-                session.expunge(obj)
-            done.append(Done(identity))
-    return BulkResult(deleted=tuple(done), conflicts=_conflicts(lost))
-
-
-def _send(session: Session, connection: Connection, given: Rows) -> dict[int, Entry[Any]]:
-    """Write the rows; those that missed, by their places."""
     refuse_autocommit(connection, "Writing many rows by key")
-    writes = given.writes(connection.dialect)
     demands = demands_of(session)
+    writes = _writes(connection, given, demands)
+    before = 0
+    if is_watched(session):
+        before = session_record(session).at()
+        session_record(session).sent.extend(writes)
+    missed = _missed(connection, given, writes)
+    if not missed:
+        return connection, {}
+    places = {id(write.params): place for place, write in enumerate(writes)}
+    lost = resend(connection, read_missed(demands, connection, given.mapper, missed))
+    if lost and is_watched(session):
+        session_record(session).refused(places_of([one.write for one in lost]), before)
+    by_place = [(places[id(one.write.params)], one) for one in lost]
+    return connection, {n: _entry(connection, given, given.rows[n], one) for n, one in by_place}
+
+
+def _writes(connection: Connection, given: Rows, demands: Demands | None) -> list[Write]:
+    """Return the guarded writes of the rows, under the session's demands."""
+    writes = given.writes(connection.dialect)
     if demands is not None:
-        writes = [demands.demanded(write, given.mapper) for write in writes]
+        writes = [demands.with_demands(write, given.mapper) for write in writes]
     for write in writes:
         if write.shape.prefetch:
             fill_in(write, connection)
-    before = 0
-    if is_watched(session):
-        before = watched(session).at()
-        watched(session).sent.extend(writes)
-    alone = [write for write in writes if given.alone(write)]
-    together = [write for write in writes if not given.alone(write)]
-    parts = [together, *([write] for write in alone)]
-    missed = [write for some in parts if some for write in send(connection, some)]
-    if not missed:
-        return {}
-    places = {id(write.params): place for place, write in enumerate(writes)}
-    lost = send_again(connection, look_again(demands, connection, given.mapper, missed))
-    if lost and is_watched(session):
-        watched(session).refused(places_of([one.write for one in lost]), before)
-    of = [(places[id(one.write.params)], one) for one in lost]
-    return {place: _entry(connection, given, place, one) for place, one in of}
+    return writes
 
 
-def _entry(connection: Connection, given: Rows, place: int, lost: Lost) -> Entry[Any]:
-    attempt = _attempt(given, place)
-    kept = kept_by_database(attempt, connection) if lost.stands else None
+def _missed(connection: Connection, given: Rows, writes: list[Write]) -> list[Write]:
+    """Send the writes, most of them together, and return those that found no row."""
+    individual = [write for write in writes if given.is_sent_individually(write)]
+    together = [write for write in writes if not given.is_sent_individually(write)]
+    parts = [together, *([write] for write in individual)]
+    return [write for some in parts if some for write in send(connection, some)]
+
+
+def _entry(connection: Connection, given: Rows, row: Row, lost: Lost) -> Entry[Any]:
+    action: Action = "delete" if given.deletes else "update"
+    attempt = attempt_from_values(given.mapper, row.identity, action, row.expected, row.values)
+    kept = error_if_kept_by_database(attempt, connection) if lost.stands else None
     if kept is not None:
         raise kept
     entry = entry_of(attempt, lost.stored, demanded=True)
-    why = explained(lost.failed, entry)
+    why = first_explanation(lost.failed, entry)
     if why is not None:
-        raise why  # what the session demands of its rows is no conflict to be reported
+        raise why  # a failed demand of the session is no conflict to report
     return entry
 
 
 def _versions(
     connection: Connection, given: Rows, lost: Collection[int]
 ) -> dict[Identity, dict[str, Any]]:
-    """Row -> its new version, by attribute; read back where the database makes it."""
+    """Return the new versions by row, as attributes; read back where the database makes them."""
     token = facts(given.mapper).token
     if not facts(given.mapper).by_database:
-        return {
-            identity: {token: new}
-            for identity, new in zip(given.identities, given.following, strict=True)
-        }
-    written = [i for place, i in enumerate(given.identities) if place not in lost]
+        return {row.identity: {token: row.following} for row in given.rows}
+    written = [row.identity for place, row in enumerate(given.rows) if place not in lost]
     return read_stored(connection, given.mapper, written, only=(token,)) if written else {}
 
 
-def follow(
+def follow_written_row(
     session: Session, mapper: Mapper[Any], identity: Identity, before: Any, values: dict[str, Any]
 ) -> None:
-    """The object of the row, if the session has it, gets what is stored now.
+    """Give the session's object of the row, if there is one, the stored values.
 
-    One that is older than the version that the caller gave has not seen what was stored in between:
-    it stays as it is, and conflicts at its next flush.
+    An object that is older than the version given by the caller has not seen the values stored in
+    between. It is not changed, and conflicts at its next flush.
     """
     obj = session.identity_map.get(mapper.identity_key_from_primary_key(identity))
     token = facts(mapper).token
     if obj is None or not token or version_seen(instance_state(obj), token) != before:
         return
     state = instance_state(obj)
-    moved_by_us(state, token, before, values[token])
+    follow_move(state, token, before, values[token])
     values_moved(state, values)
     equal_to_stored(state, values)
     expire_with_savepoint(session, [state])  # a savepoint expires it, too
@@ -218,66 +229,65 @@ def _conflicts(lost: Mapping[int, Entry[Any]]) -> tuple[Entry[Any], ...]:
     return entries
 
 
-def _attempt(given: Rows, place: int) -> Attempt:
-    action: Action = "delete" if given.deletes else "update"
-    identity, version = given.identities[place], given.expected[place]
-    return attempt_given(given.mapper, identity, action, version, given.values[place])
-
-
 # -- the rows of a bulk call -----------------------------------------------------------------------
 
 
-@dataclass
+class Row(NamedTuple):
+    """A checked row of a bulk call."""
+
+    identity: Identity
+    #: The version that the caller has seen.
+    expected: Any
+    #: Attribute -> new value.
+    values: dict[str, Any]
+    #: The version that the row is to get; ``None`` where the database makes it.
+    following: Any
+
+
+@dataclass(frozen=True)
 class Rows:
-    """Rows of one class, by place: key, expected version, new values."""
+    """Checked rows of one class, in their order."""
 
     mapper: Mapper[Any]
     deletes: bool
-    rows: list[Mapping[str, Any]]
-    identities: list[tuple[Any, ...]]
-    expected: list[Any]
-    #: Attribute -> new value.
-    values: list[dict[str, Any]]
-    #: The versions that the rows are to get; ``None`` where the database makes them.
-    following: list[Any]
+    rows: list[Row]
 
     def writes(self, dialect: Dialect) -> list[Write]:
-        """The rows as the guard sends them."""
+        """Return the rows as guarded writes."""
         columns, version = facts(self.mapper).columns, facts(self.mapper).version
         shapes: dict[tuple[str, ...], Shape] = {}
         writes = []
-        for place, identity in enumerate(self.identities):
-            values = self.values[place]
-            names = tuple(values)
+        for row in self.rows:
+            names = tuple(row.values)
             if names not in shapes:
                 shapes[names] = self._shape(names, dialect)
             shape = shapes[names]
-            params = {columns[name].key: value for name, value in values.items()}
-            if not self.deletes and self.following[place] is not None:
-                params[version.key] = self.following[place]
-            params.update(shape.found_by(identity, self.expected[place]))
+            params = {columns[name].key: value for name, value in row.values.items()}
+            if not self.deletes and row.following is not None:
+                params[version.key] = row.following
+            params.update(shape.found_by(row.identity, row.expected))
             writes.append(Write(shape, params))
         return writes
 
     def _shape(self, names: Iterable[str], dialect: Dialect) -> Shape:
-        known = facts(self.mapper)
-        sets = None if self.deletes else [known.columns[name] for name in names]
+        class_facts = facts(self.mapper)
+        sets = None if self.deletes else [class_facts.columns[name] for name in names]
         if sets is not None and callable(self.mapper.version_id_generator):
-            sets.append(known.version)
-        return shape_by_key(self.mapper, known.version.table, dialect, sets)
+            sets.append(class_facts.version)
+        return shape_by_key(self.mapper, class_facts.version.table, dialect, sets)
 
-    def alone(self, write: Write) -> bool:
-        """Must the row be sent by itself: order matters, or the database makes the version?"""
-        return write.shape.alone or not (
+    def is_sent_individually(self, write: Write) -> bool:
+        """Return whether the row needs a statement of its own, for its order or for its version."""
+        return write.shape.sent_individually or not (
             self.deletes or facts(self.mapper).version.key in write.shape.sets
         )
 
 
 def rows_to_update(model: type[Any], rows: Iterable[Mapping[str, Any]]) -> Rows:
-    """Checked rows that set something."""
+    """Return checked rows that set at least one column."""
     found = _rows(model, rows, "bulk_update", deletes=False)
-    for place, values in enumerate(found.values):
-        if not values:
+    for place, row in enumerate(found.rows):
+        if not row.values:
             raise ConfigurationError(
                 f"Row {place} of bulk_update({model.__name__}) sets nothing: leave it out, or name"
                 " the values that it gets."
@@ -286,13 +296,13 @@ def rows_to_update(model: type[Any], rows: Iterable[Mapping[str, Any]]) -> Rows:
 
 
 def rows_to_delete(model: type[Any], rows: Iterable[Mapping[str, Any]]) -> Rows:
-    """Checked rows with a key and a version, and nothing else."""
+    """Return checked rows with a key and a version, and nothing else."""
     found = _rows(model, rows, "bulk_delete", deletes=True)
-    for place, values in enumerate(found.values):
-        if values:
+    for place, row in enumerate(found.rows):
+        if row.values:
             raise ConfigurationError(
-                f"Row {place} of bulk_delete({model.__name__}) has {_list(values)} beside its key"
-                " and version: a row to delete needs no values."
+                f"Row {place} of bulk_delete({model.__name__}) has {_list(row.values)} besides its"
+                " key and version: a row to delete needs no values."
             )
     if len(found.mapper.tables) > 1:
         raise ConfigurationError(
@@ -304,17 +314,17 @@ def rows_to_delete(model: type[Any], rows: Iterable[Mapping[str, Any]]) -> Rows:
 
 def _rows(model: type[Any], rows: Iterable[Mapping[str, Any]], call: str, *, deletes: bool) -> Rows:
     mapper = _mapper(model, call)
-    token = facts(mapper).token
-    keys = facts(mapper).keys
-    found = Rows(mapper, deletes, list(rows), [], [], [], [])
-    versions = VersionType(mapper)
+    token, keys = facts(mapper).token, facts(mapper).keys
+    versions, following = VersionType(mapper), mapper.version_id_generator
     whole = all(isinstance(column.type, Integer) for column in mapper.primary_key)
-    seen: dict[tuple[Any, ...], int] = {}
-    for place, row in enumerate(found.rows):
+    found: list[Row] = []
+    seen: dict[Identity, int] = {}
+    for place, row in enumerate(rows):
         where = f"Row {place} of {call}({model.__name__})"
         _require(where, row, (*keys, token))
-        if not versions.takes(row[token]):
-            raise versions.refused(where, row[token])
+        expected = row[token]
+        if not versions.takes(expected):
+            raise versions.refused(where, expected)
         identity = tuple(row[name] for name in keys)
         if not (whole and all(type(value) is int for value in identity)):
             identity = _identity(where, mapper, call, identity)
@@ -326,16 +336,13 @@ def _rows(model: type[Any], rows: Iterable[Mapping[str, Any]], call: str, *, del
         seen[identity] = place
         values = {name: value for name, value in row.items() if name not in (*keys, token)}
         _check_values(where, mapper, values)
-        found.identities.append(identity)
-        found.expected.append(row[token])
-        found.values.append(values)
-        following = mapper.version_id_generator
-        found.following.append(following(row[token]) if callable(following) else None)
-    return found
+        next_version = following(expected) if callable(following) else None
+        found.append(Row(identity, expected, values, next_version))
+    return Rows(mapper, deletes, found)
 
 
 def _identity(where: str, mapper: Mapper[Any], call: str, given: Identity) -> Identity:
-    """The key as whoever reads it from a URL reads it."""
+    """Return the key with the values that a key in a URL would have."""
     try:
         return identity_given(call, mapper, given)
     except NotFound as error:
@@ -350,7 +357,7 @@ def _mapper(model: Any, call: str) -> Mapper[Any]:
     if not facts(mapper).token:
         raise ConfigurationError(
             f"{call}({model.__name__}): the class has no version, so nothing could be checked:"
-            f" {GIVE_ONE}."
+            f" {HINT_ADD_TOKEN}."
         )
     refuse_compared(mapper, f"{call}()")
     if facts(mapper).by_application:
@@ -394,7 +401,7 @@ def _check_values(where: str, mapper: Mapper[Any], values: Mapping[str, Any]) ->
         if isinstance(value, ClauseElement) or hasattr(value, "__clause_element__"):
             raise ConfigurationError(
                 f"{where} sets {name!r} to a SQL expression: rows in bulk carry values. Use"
-                " update() with optilock.unchanged()."
+                " update() with optilock.statements.unchanged()."
             )
 
 

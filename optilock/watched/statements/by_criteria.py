@@ -1,4 +1,4 @@
-"""``update(Model).where(...)`` in a watched session: which objects it moves, and to what version.
+"""``update(Model).where(...)`` in a watched session: the objects it moves, and their new versions.
 
 The rules are in :mod:`optilock.watched.statements.execute`.
 """
@@ -12,92 +12,98 @@ from sqlalchemy.orm import Mapper, Session
 
 from optilock.mapped import Identity, State, facts
 from optilock.watched.rows.seen import version_seen
-from optilock.watched.session.watched import watched
-from optilock.watched.statements.by_table import in_flush, refuse_apart_in_flush
+from optilock.watched.session.record import session_record
+from optilock.watched.statements.by_table import refuse_apart_in_flush, send_in_flush
 from optilock.watched.statements.call import Call, finds_twice, flush_before, rows_found
 from optilock.watched.statements.rollback_effects import (
     keep_promises,
-    note,
+    keep_versions,
+    note_statement,
     objects_of,
     promised_rows,
-    take_over,
-    versions_kept,
+    take_over_versions,
 )
 from optilock.watched.statements.version import (
     class_stands_still,
     columns_set,
-    move_apart,
-    moving,
-    refuse_by_key,
-    say_it,
-    unmoved,
+    keep_version,
+    move_in_other_table,
+    move_version,
+    refuse_children_by_key,
+    version_not_moved_error,
 )
 
 #: Objects whose rows a statement finds in the version that they hold, with it.
 Matched = list[tuple[State, Any]]
 
 
-def by_criteria(call: Call, mapper: Mapper[Any]) -> Any:
-    """The UPDATE of a class with a version."""
+def update_by_criteria(call: Call, mapper: Mapper[Any]) -> Any:
+    """Send the UPDATE of a class with a version."""
     version = facts(mapper).version
     columns = columns_set(mapper, call.statement, call.params)
     explicit, apart = version in columns, False
     if not explicit:
-        if _stays(call.session, mapper, columns):
-            return _plainly(call.with_statement(unmoved(mapper, call.statement)), mapper)
+        if _keeps_version(call.session, mapper, columns):
+            return _send_unmoved(call.with_statement(keep_version(mapper, call.statement)), mapper)
         if not _is_moved(mapper, columns):
-            return _plainly(call, mapper)
+            return _send_unmoved(call, mapper)
         if version.table is mapper.local_table:
-            call = call.with_statement(moving(mapper, call.statement))
+            call = call.with_statement(move_version(mapper, call.statement))
         else:
             apart = not _writes(version.table, columns)
-    if watched(call.session).flush is None:
-        return _followed(call, mapper, apart=apart, explicit=explicit)
+    if session_record(call.session).flush is None:
+        return _send_and_follow(call, mapper, apart=apart, explicit=explicit)
     if apart:
         refuse_apart_in_flush(mapper)
-    return in_flush(call, mapper)
+    return send_in_flush(call, mapper)
 
 
-def _plainly(call: Call, mapper: Mapper[Any]) -> Any:
-    """The statement moves no version: no object has to follow it."""
-    return call.send() if watched(call.session).flush is None else in_flush(call, mapper)
+def _send_unmoved(call: Call, mapper: Mapper[Any]) -> Any:
+    """Send a statement that moves no version, so that no object has to follow it."""
+    return (
+        call.send() if session_record(call.session).flush is None else send_in_flush(call, mapper)
+    )
 
 
-def _followed(call: Call, mapper: Mapper[Any], *, apart: bool, explicit: bool) -> Any:
-    """The statement, with the session's objects of its rows brought up to date."""
+def _send_and_follow(call: Call, mapper: Mapper[Any], *, apart: bool, explicit: bool) -> Any:
+    """Send the statement, and bring the session's objects of its rows up to date."""
     call.flush_before()
     held = _objects_with_version(call.session, mapper) if call.synchronizes else {}
-    matched = _matched(call, mapper, held)
+    matched = _lock_matched(call, mapper, held)
     if apart:
-        move_apart(call.connection(mapper), mapper, mapper.local_table, call.statement, call.params)
-    with versions_kept(mapper, held.values()):
+        move_in_other_table(
+            call.connection(mapper), mapper, mapper.local_table, call.statement, call.params
+        )
+    with keep_versions(mapper, held.values()):
         result = call.send()
     _take_over(call, mapper, matched, certain=not explicit)
     return result
 
 
 def _is_moved(mapper: Mapper[Any], columns: set[Any]) -> bool:
-    """Does an UPDATE of these columns move the version, if it does not name it?"""
+    """Return whether an UPDATE of these columns moves the version, if it does not name it."""
     if not columns.isdisjoint(facts(mapper).made_of):
-        raise say_it(mapper, "it is made from values, which only their object knows")
+        raise version_not_moved_error(
+            mapper, "it is made from values, which only their object knows"
+        )
     return not (facts(mapper).by_application or facts(mapper).by_values)
 
 
-def with_children(call: Call, mapper: Mapper[Any], children: list[Mapper[Any]]) -> Any:
-    """The class has no version, but joined children of it have one, which stands for both."""
+def update_with_children(call: Call, mapper: Mapper[Any], children: list[Mapper[Any]]) -> Any:
+    """Send the UPDATE of a class without a version, and move the versions of joined children."""
     if isinstance(call.params, list):
-        refuse_by_key(mapper, children)
+        refuse_children_by_key(mapper, children)
     columns = columns_set(mapper, call.statement, call.params)
     flush_before(call.session, {})
     taken = []
     for child in children:
-        if _stays(call.session, child, columns) or not _is_moved(child, columns):
+        if _keeps_version(call.session, child, columns) or not _is_moved(child, columns):
             continue
-        if watched(call.session).flush is not None:
+        if session_record(call.session).flush is not None:
             refuse_apart_in_flush(child)
-        matched = _matched(call, child, _objects_with_version(call.session, child))
+        matched = _lock_matched(call, child, _objects_with_version(call.session, child))
         connection = call.connection(mapper)
-        move_apart(connection, child, mapper.local_table, call.statement, call.params)
+        move_in_other_table(connection, child, mapper.local_table, call.statement, call.params)
         taken.append((child, matched))
     result = call.send()
     for child, matched in taken:
@@ -106,31 +112,31 @@ def with_children(call: Call, mapper: Mapper[Any], children: list[Mapper[Any]]) 
 
 
 def delete_promised(call: Call, mapper: Mapper[Any]) -> None:
-    """Rows that we delete in the version that was promised are no conflict before COMMIT."""
+    """Keep the promises about rows that we delete in the promised version."""
     if not facts(mapper).token:
         return
     call.flush_before()
     promised = promised_rows(call.session, mapper)
     if promised:
         call.connection(mapper)  # the transaction begins
-        note(call.session, mapper)
-        keep_promises(call.session, promised, _found(call, mapper, promised))
+        note_statement(call.session, mapper)
+        keep_promises(call.session, promised, _lock_found(call, mapper, promised))
 
 
-def _stays(session: Session, mapper: Mapper[Any], columns: set[Any]) -> bool:
-    """Do only ignored columns change, or is a ``no_bump`` block open?"""
+def _keeps_version(session: Session, mapper: Mapper[Any], columns: set[Any]) -> bool:
+    """Return whether only ignored columns change, or a ``no_bump`` block is open."""
     return (bool(columns) and columns <= facts(mapper).ignored) or class_stands_still(
         session, mapper
     )
 
 
 def _writes(table: Any, columns: set[Any]) -> bool:
-    """Does the statement set columns of ``table``, too (MariaDB)? Its ``onupdate`` acts then."""
+    """Return whether it sets columns of ``table``, too (MariaDB). Its ``onupdate`` acts then."""
     return any(getattr(column, "table", None) is table for column in columns)
 
 
 def _objects_with_version(session: Session, mapper: Mapper[Any]) -> dict[Identity, State]:
-    """Objects of the class in the session whose version is known, by their keys."""
+    """Return the session's objects of the class whose version is known, by their keys."""
     key = facts(mapper).token
     return {
         identity: state
@@ -139,15 +145,16 @@ def _objects_with_version(session: Session, mapper: Mapper[Any]) -> dict[Identit
     }
 
 
-def _matched(call: Call, mapper: Mapper[Any], held: dict[Identity, State]) -> Matched:
-    """Those of the objects ``held`` whose rows the statement will change, with their versions.
+def _lock_matched(call: Call, mapper: Mapper[Any], held: dict[Identity, State]) -> Matched:
+    """Return those of ``held`` whose rows the statement will change, with their versions.
 
-    Their rows are locked, and so are promised ones: what is in the promised version is ours now.
+    Their rows are locked, and so are promised ones. Rows in the promised version are ours from now
+    on.
     """
     promised = promised_rows(call.session, mapper)
     if not held and not promised:
         return []
-    found = _found(call, mapper, {*held, *promised})
+    found = _lock_found(call, mapper, {*held, *promised})
     keep_promises(call.session, promised, found)
     key = facts(mapper).token
     return [
@@ -157,8 +164,8 @@ def _matched(call: Call, mapper: Mapper[Any], held: dict[Identity, State]) -> Ma
     ]
 
 
-def _found(call: Call, mapper: Mapper[Any], wanted: Iterable[Identity]) -> dict[Identity, Any]:
-    """Key -> version of those of the rows that the statement finds; locked."""
+def _lock_found(call: Call, mapper: Mapper[Any], wanted: Iterable[Identity]) -> dict[Identity, Any]:
+    """Lock the rows that the statement finds among ``wanted``, and return their versions by key."""
     key = facts(mapper).token
     connection, table = call.connection(mapper), facts(mapper).table
     keys = [getattr(mapper.class_, name) for name in facts(mapper).keys]
@@ -170,4 +177,4 @@ def _found(call: Call, mapper: Mapper[Any], wanted: Iterable[Identity]) -> dict[
 def _take_over(call: Call, mapper: Mapper[Any], matched: Matched, *, certain: bool) -> None:
     if matched:
         certain = certain and finds_twice(call.session, call.statement)
-        take_over(call.session, call.connection(mapper), mapper, matched, certain=certain)
+        take_over_versions(call.session, call.connection(mapper), mapper, matched, certain=certain)

@@ -6,10 +6,10 @@
     session.bulk_update_mappings(Account, rows)       # optilock.watched.statements.legacy_bulk
     session.bulk_save_objects(objects)
 
-Every row must say its version, which moves by the write. One that has moved is a
-``ConcurrencyError`` with entries, as in a flush; SQLAlchemy stops there, so other rows may be
+Every row must name its version, which the write moves. A row that has moved raises
+``ConcurrencyError`` with entries, as in a flush. SQLAlchemy stops there, so other rows may be
 written already: roll back, or use :func:`~optilock.bulk_update`, which writes all rows that are in
-their version and reports the rest.
+their version and reports the others.
 A version that is given for a new row is refused where SQLAlchemy would store the first one instead.
 So is a class whose values are compared (``CompareValues``): these calls compare none.
 """
@@ -32,10 +32,10 @@ from optilock.errors import (
     ConfigurationError,
     Entry,
     OptilockError,
-    preceded_by,
+    prepend_line,
 )
 from optilock.mapped import Identity, State, facts
-from optilock.mapping.moves import moving_joined
+from optilock.mapping.moves import declare_joined_moves
 from optilock.watched.rows.entries import Attempt, entry_of, has_moved
 from optilock.watched.rows.seen import version_seen
 from optilock.watched.rows.stored import Values, read_stored
@@ -44,21 +44,21 @@ from optilock.watched.session.connections import (
     engine_to_write,
     refuse_autocommit,
 )
-from optilock.watched.session.watched import watched
+from optilock.watched.session.record import session_record
 from optilock.watched.statements.call import Call
 from optilock.watched.statements.rollback_effects import (
     keep_promises,
+    keep_versions,
     promised_rows,
-    take_over,
-    versions_kept,
+    take_over_versions,
 )
 from optilock.watched.statements.version import VersionType, column_in, columns_set
 
-WRITING = "Writing rows by primary key"
+WRITING_BY_KEY = "Writing rows by primary key"
 
 
 def update_by_key(call: Call, mapper: Mapper[Any]) -> Any:
-    """``session.execute(update(Model), rows)``.
+    """Send ``session.execute(update(Model), rows)``.
 
     Raises:
         ConfigurationError: a row has no version, or the statement has a WHERE of its own.
@@ -72,23 +72,23 @@ def update_by_key(call: Call, mapper: Mapper[Any]) -> Any:
         )
     refuse_assigned(mapper, "an UPDATE by primary key")
     refuse_unversioned(mapper, call.params)
-    refuse_autocommit(call.connection(mapper), WRITING)
-    with telling(call.session, lambda: attempts_of(mapper, call.params)):
+    refuse_autocommit(call.connection(mapper), WRITING_BY_KEY)
+    with report_stale_rows(call.session, lambda: attempts_of(mapper, call.params)):
         return _send(call, mapper)
 
 
 def _send(call: Call, mapper: Mapper[Any]) -> Any:
-    """The objects of these rows get the new version, if they hold the one that the row names."""
+    """Send the rows; objects that hold the version named by their row get the new one."""
     call.flush_before()
     session, rows = call.session, call.params
     key = facts(mapper).token
     held = _objects_of_rows(session, mapper, rows)
-    with versions_kept(mapper, [state for state, _ in held]), moving_joined():
+    with keep_versions(mapper, [state for state, _ in held]), declare_joined_moves():
         result = call.send()
     if leaves_versions(mapper):
         columns = columns_set(mapper, call.statement, None)
-        beside = {name: None for name, one in facts(mapper).columns.items() if one in columns}
-        move_left(call.connection(mapper), mapper, [{**beside, **row} for row in rows])
+        set_by_all = {name: None for name, one in facts(mapper).columns.items() if one in columns}
+        move_left_versions(call.connection(mapper), mapper, [{**set_by_all, **row} for row in rows])
     matched = [(state, row[key]) for state, row in held if version_seen(state, key) == row[key]]
     promised = promised_rows(session, mapper)
     if promised:
@@ -96,26 +96,26 @@ def _send(call: Call, mapper: Mapper[Any]) -> Any:
         named = {tuple(row.get(name) for name in names): row[key] for row in rows}
         keep_promises(session, promised, named)
     if matched and call.synchronizes:
-        take_over(session, call.connection(mapper), mapper, matched, certain=True)
+        take_over_versions(session, call.connection(mapper), mapper, matched, certain=True)
     return result
 
 
 def leaves_versions(mapper: Mapper[Any]) -> bool:
-    """May a row be written by key without a column of the table that has its version?"""
-    known = facts(mapper)
-    return len(mapper.tables) > 1 and known.by_database and not known.by_itself
+    """Return whether a row may be written by key without a column of its version's table."""
+    class_facts = facts(mapper)
+    return len(mapper.tables) > 1 and class_facts.by_database and not class_facts.by_itself
 
 
-def move_left(connection: Connection, mapper: Mapper[Any], rows: list[Any]) -> None:
-    """Move the versions that SQLAlchemy has left: it wrote no other column of their table.
+def move_left_versions(connection: Connection, mapper: Mapper[Any], rows: list[Any]) -> None:
+    """Move the versions that SQLAlchemy left: it wrote no other column of their table.
 
-    That it compared them has locked the rows.
+    SQLAlchemy has compared them, so the rows are locked.
     """
-    known = facts(mapper)
-    token, table = known.version, known.version.table
-    own = {name for name, column in known.columns.items() if column.table is table}
-    beside = {*known.keys, known.token}
-    sets = [(row, row.keys() - beside) for row in rows]
+    class_facts = facts(mapper)
+    token, table = class_facts.version, class_facts.version.table
+    own = {name for name, column in class_facts.columns.items() if column.table is table}
+    key_and_version = {*class_facts.keys, class_facts.token}
+    sets = [(row, row.keys() - key_and_version) for row in rows]
     left = [row for row, names in sets if names and own.isdisjoint(names)]
     if not left:
         return
@@ -125,15 +125,15 @@ def move_left(connection: Connection, mapper: Mapper[Any], rows: list[Any]) -> N
     moved = token.onupdate.arg if token.onupdate.is_clause_element else token
     statement = table.update().where(*made).values({token: moved})
     for row in left:
-        named = {f"optilock_key_{n}": row[name] for n, name in enumerate(known.keys)}
-        params = {**named, "optilock_expected": row[known.token]}
+        named = {f"optilock_key_{n}": row[name] for n, name in enumerate(class_facts.keys)}
+        params = {**named, "optilock_expected": row[class_facts.token]}
         type(connection).execute(connection, statement, params)
 
 
 def _objects_of_rows(
     session: Session, mapper: Mapper[Any], rows: list[Any]
 ) -> list[tuple[State, Any]]:
-    """The objects of ``rows`` that the session holds, each with its row."""
+    """Return the objects of ``rows`` that the session holds, each with its row."""
     names = facts(mapper).keys
     found = []
     for row in rows if session.identity_map else ():
@@ -144,7 +144,7 @@ def _objects_of_rows(
     return found
 
 
-# -- what is refused ------------------------------------------------------------------------------
+# -- refusals --------------------------------------------------------------------------------------
 
 
 def refuse_unversioned(mapper: Mapper[Any], rows: list[Any]) -> None:
@@ -180,7 +180,7 @@ _NO_ROW = object()
 
 
 def refuse_assigned(mapper: Mapper[Any], call: str) -> None:
-    """Refuse to write rows by key whose next version only the program can say.
+    """Refuse to write rows by key whose next version only the program can make.
 
     Raises:
         ConfigurationError: the version is the application's (``Manual``).
@@ -215,7 +215,7 @@ def refuse_compared(mapper: Mapper[Any], call: str) -> None:
 
 
 def refuse_first_versions(mapper: Mapper[Any], rows: Iterable[Any]) -> None:
-    """Refuse new rows that say another version than the first one, which SQLAlchemy would store.
+    """Refuse new rows that name another version than the first one, which SQLAlchemy would store.
 
     Raises:
         ConfigurationError: there is such a row.
@@ -235,12 +235,12 @@ def refuse_first_versions(mapper: Mapper[Any], rows: Iterable[Any]) -> None:
             )
 
 
-# -- rows that have moved -------------------------------------------------------------------------
+# -- rows that have moved --------------------------------------------------------------------------
 
 
 @contextmanager
-def telling(session: Session, attempts: Callable[[], list[Attempt]]) -> Iterator[None]:
-    """Tell of stale rows as a flush does, with entries."""
+def report_stale_rows(session: Session, attempts: Callable[[], list[Attempt]]) -> Iterator[None]:
+    """Raise stale rows as a conflict with entries, as a flush does."""
     try:
         yield
     except StaleDataError as error:
@@ -248,9 +248,9 @@ def telling(session: Session, attempts: Callable[[], list[Attempt]]) -> Iterator
             raise
         found = _entries(session, attempts())
         if not found:
-            raise  # nobody was first: a trigger, or a driver that does not count
+            raise  # no conflict: a trigger, or a driver that does not count rows
         events.emit(lambda: events.Conflict(found))
-        conflict = preceded_by(ConcurrencyError(found), error)
+        conflict = prepend_line(ConcurrencyError(found), error)
         if session.is_active:
             conflict.add_note(
                 "optilock: other rows of the same call may be written in this transaction, which is"
@@ -260,31 +260,35 @@ def telling(session: Session, attempts: Callable[[], list[Attempt]]) -> Iterator
 
 
 def attempts_of(mapper: Mapper[Any], rows: Iterable[Any]) -> list[Attempt]:
-    """Our side, as the rows say it."""
-    of = facts(mapper)
-    token, keys = of.token, of.keys
+    """Return our side of the rows, as they give it."""
+    class_facts = facts(mapper)
+    token, keys = class_facts.token, class_facts.keys
     found = []
     for row in rows:
         if not isinstance(row, Mapping) or any(name not in row for name in keys):
             continue
-        changes = {n: v for n, v in row.items() if n in of.columns and n not in (*keys, token)}
+        changes = {
+            n: v for n, v in row.items() if n in class_facts.columns and n not in (*keys, token)
+        }
         identity = tuple(row[name] for name in keys)
-        found.append(attempt_given(mapper, identity, "update", row[token], changes))
+        found.append(attempt_from_values(mapper, identity, "update", row[token], changes))
     return found
 
 
-def attempt_given(
+def attempt_from_values(
     mapper: Mapper[Any], identity: Identity, action: Action, version: Any, changes: Values
 ) -> Attempt:
-    """Our side, as the caller gives it. What he had read besides the version is not known."""
-    of = facts(mapper)
-    keys = {n: v for n, v in zip(of.keys, identity, strict=True) if n in of.columns}
-    original = {**keys, of.token: version}
+    """Return our side, as the caller gives it. Other values that were read are unknown."""
+    class_facts = facts(mapper)
+    keys = {
+        n: v for n, v in zip(class_facts.keys, identity, strict=True) if n in class_facts.columns
+    }
+    original = {**keys, class_facts.token: version}
     return Attempt(mapper, identity, action, original, {**original, **changes}, changes)
 
 
 def _entries(session: Session, attempts: list[Attempt]) -> tuple[Entry[Any], ...]:
-    """The rows that are not as they were read. What this call has written itself is left out."""
+    """Return entries of rows that are not as they were read, without those that this call wrote."""
     found: list[Entry[Any]] = []
     unsure: list[Entry[Any]] = []
     by_mapper: dict[Mapper[Any], list[Attempt]] = {}
@@ -303,9 +307,9 @@ def _entries(session: Session, attempts: list[Attempt]) -> tuple[Entry[Any], ...
 
 
 def _is_what_we_wanted(attempt: Attempt, stored: Values) -> bool:
-    known = facts(attempt.mapper)
+    class_facts = facts(attempt.mapper)
     return all(
-        known.same(name, value, stored[name])
+        class_facts.same(name, value, stored[name])
         for name, value in attempt.changes.items()
         if name in stored
     )
@@ -313,12 +317,14 @@ def _is_what_we_wanted(attempt: Attempt, stored: Values) -> bool:
 
 @contextmanager
 def _connection(session: Session, mapper: Mapper[Any]) -> Iterator[Connection]:
-    """The session's own; also after SQLAlchemy has rolled back and waits for ``rollback()``."""
+    """Yield the session's connection, also while SQLAlchemy waits for ``rollback()``."""
     if session.is_active:
         yield connection_to_write(session, mapper)
         return
     engine = engine_to_write(session, mapper)
-    held = next(c for c in watched(session).connections if c.engine is engine and not c.closed)
+    held = next(
+        c for c in session_record(session).connections if c.engine is engine and not c.closed
+    )
     inside = held.in_transaction()
     try:
         yield held

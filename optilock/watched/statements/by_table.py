@@ -1,20 +1,20 @@
-"""``update(table)`` and ``delete(table)`` of a watched session: its objects know of them.
+"""``update(table)`` and ``delete(table)`` of a watched session, and the objects of their rows.
 
 ::
 
     session.execute(Account.__table__.update().where(...).values(balance=0))
     session.connection().execute(...)      # the same, also in a listener during a flush
 
-Such a statement moves the version of every row that it changes, and knows nothing of objects. The
-rows of objects that the session holds are locked and looked at before it, and read after it: an
-object that was as new as its row gets the version and the values that the statement has made. One
-that is older keeps what it has, and goes on to conflict. Where the session holds no object of these
-rows nothing is read. A statement that names one row by its key looks at that row alone, and at no
-other object.
+Such a statement moves the version of every row that it changes, and does not update objects. So the
+rows of the session's objects are locked and read before it, and read again after it. An object that
+was as new as its row gets the version and the values that the statement has made. An older object
+is not changed, and conflicts later. Where the session holds no object of these rows nothing is
+read. For a statement that names one row by its key, only this row is read.
 
 ``update(Model)`` and ``delete(Model)`` that a listener sends while the session is flushing are
-followed in the same way, after what the flush holds was sent (:func:`in_flush`): SQLAlchemy would
-bring objects up to date that the flush has written and not yet marked clean, or is yet to write.
+followed in the same way, after the rows held by the flush were sent (:func:`send_in_flush`).
+SQLAlchemy would update objects that the flush has written and not yet marked clean, or has not yet
+written.
 """
 
 from __future__ import annotations
@@ -28,67 +28,76 @@ from sqlalchemy.orm.attributes import instance_state
 
 from optilock.errors import ConfigurationError
 from optilock.mapped import Identity, Place, State, facts
-from optilock.mapping.compared import (
-    as_read,
+from optilock.mapping.original_values import (
+    class_comparing,
     compared_names,
-    comparing,
     remembered_values,
+    value_as_read,
     values_moved,
 )
 from optilock.mapping.tables import owner_of
-from optilock.undocumented.flushes import expire_with_savepoint, now_deleted
+from optilock.undocumented.flushes import expire_with_savepoint, note_deleted_rows
 from optilock.watched.rows.entries import equal_to_stored
-from optilock.watched.rows.seen import moved_back, moved_by_us, version_seen
+from optilock.watched.rows.seen import follow_move, undo_of_move, version_seen
 from optilock.watched.rows.stored import Values, read_stored
-from optilock.watched.session.watched import Watched, watched
-from optilock.watched.statements.call import Call, key_named, rows_found, stating
-from optilock.watched.statements.demand_checks import table_under_demands
+from optilock.watched.session.record import SessionRecord, session_record
+from optilock.watched.session.values import Promise
+from optilock.watched.statements.call import (
+    Call,
+    mark_statement,
+    rows_found,
+    single_key_of,
+)
+from optilock.watched.statements.demand_checks import add_demands_for_table
 from optilock.watched.statements.rollback_effects import (
     keep_promises,
-    note,
+    note_statement,
     objects_of,
     promised_rows,
 )
-from optilock.watched.statements.version import unmoved_of_table
+from optilock.watched.statements.version import keep_version_of_table
 
 
 class Running(Protocol):
-    """The flush that is running, as far as a statement that is sent meanwhile asks it."""
+    """The running flush, as far as a statement sent during it needs it."""
 
     uow: Any
-    #: Objects that nothing is to be written for any more.
-    skipped: frozenset[State]
+
+    def skip(self, states: Iterable[State]) -> None:
+        """Write nothing for these objects any more."""
 
     def find(self, mapper: Mapper[Any], identity: Identity) -> State | None:
-        """The object of this flush with that key."""
+        """Return the object of this flush with that key."""
 
     def states(self) -> Mapping[Any, State]:
-        """The objects of this flush by their rows."""
+        """Return the objects of this flush by their rows."""
 
     def is_delete(self, state: State) -> bool:
-        """Does it delete the object?"""
+        """Return whether it deletes the object."""
 
 
 def update_table(call: Call) -> Any:
-    """``update(table)`` or ``delete(table)``; in a flush it is seen to where it is sent."""
-    session, flushing = call.session, watched(call.session).flush is not None
+    """Send ``update(table)`` or ``delete(table)``; in a flush, the connection handles it."""
+    session, flushing = call.session, session_record(call.session).flush is not None
     if flushing:
         return call.send()
-    demands = watched(session).demands
+    demands = session_record(session).demands
     if demands is not None:
         given = call.statement, call.params
-        call = call.with_statement(table_under_demands(session, call.connection(), *given, demands))
-    call = call.with_statement(unmoved_of_table(session, call.statement, call.params))
+        call = call.with_statement(
+            add_demands_for_table(session, call.connection(), *given, demands)
+        )
+    call = call.with_statement(keep_version_of_table(session, call.statement, call.params))
     if _mapper_of(call.statement) is None:
-        with stating(session):
+        with mark_statement(session):
             return call.send()
     connection = call.connection()
-    watched(session).sends_on(connection)
-    with stating(session):
-        return by_table(session, connection, call.statement, call.params, call.send)
+    session_record(session).sends_on(connection)
+    with mark_statement(session):
+        return follow_statement(session, connection, call.statement, call.params, call.send)
 
 
-def by_table(
+def follow_statement(
     session: Session,
     connection: Connection,
     statement: Update | Delete,
@@ -98,41 +107,59 @@ def by_table(
 ) -> Any:
     """Send the statement, and bring the session's objects of its rows up to date.
 
-    ``flush``: it is sent while that is running.
+    ``flush`` is the running flush, if the statement is sent during one.
     """
     mapper = _mapper_of(statement)
     if mapper is None:
         return send()
-    known, identity = watched(session), key_named(mapper, statement, params)
+    identity = single_key_of(mapper, statement, params)
     promised = promised_rows(session, mapper)
     held = _objects_concerned(session, mapper, identity, flush)
     moves = isinstance(statement, Update)
     if promised or (moves and identity is None):
-        note(session, mapper)
+        note_statement(session, mapper)
     elif moves and identity is not None and not held:
-        known.move((facts(mapper).root, identity), None)
+        session_record(session).move((facts(mapper).root, identity), None)
     wanted = {*held, *promised} if identity is None else {identity} & {*held, *promised}
-    found = _locked(connection, mapper, statement, params, wanted)
-    token = facts(mapper).token
-    if token and promised:
-        keep_promises(session, promised, {key: row[token] for key, row in found.items()})
-    as_new = {
-        key: held[key]
-        for key, row in found.items()
-        if key in held and _is_as_new(known, held[key], row)
-    }
+    found = _lock_found(connection, mapper, statement, params, wanted)
+    _keep_promises(session, mapper, promised, found)
+    as_new = _objects_as_new(session, held, found)
     result = send()
     if as_new and moves:
         _follow(session, connection, as_new, found)
     elif as_new:
-        _deleted(session, connection, as_new, flush)
+        _follow_delete(session, connection, as_new, flush)
     return result
 
 
-def of_values(call: Call, mapper: Mapper[Any]) -> Any:
-    """Send ``update(Model)`` of compared rows; SQLAlchemy does not see to objects that are expired.
+def _keep_promises(
+    session: Session,
+    mapper: Mapper[Any],
+    promised: Mapping[Any, Promise],
+    found: Mapping[Identity, Values],
+) -> None:
+    token = facts(mapper).token
+    if token and promised:
+        keep_promises(session, promised, {key: row[token] for key, row in found.items()})
 
-    What is remembered of them becomes what the statement has stored, if it was stored before.
+
+def _objects_as_new(
+    session: Session, held: Mapping[Identity, State], found: Mapping[Identity, Values]
+) -> dict[Identity, State]:
+    """Return the objects that are as new as their rows."""
+    record = session_record(session)
+    return {
+        key: held[key]
+        for key, row in found.items()
+        if key in held and _is_as_new(record, held[key], row)
+    }
+
+
+def update_compared_rows(call: Call, mapper: Mapper[Any]) -> Any:
+    """Send ``update(Model)`` of compared rows, and follow it with objects that are expired.
+
+    SQLAlchemy does not update those. Their remembered values become the values that the statement
+    has stored, if they were stored before.
     """
     session = call.session
     if call.chosen.get("autoflush", session.autoflush):
@@ -143,9 +170,8 @@ def of_values(call: Call, mapper: Mapper[Any]) -> Any:
         for key, state in _objects_concerned(session, mapper, None, None).items()
         if remembered_values(state) and state.mapper.isa(mapper)
     }
-    found = _locked(connection, mapper, call.statement, call.params, held)
-    known = watched(session)
-    as_new = [key for key, row in found.items() if _is_as_new(known, held[key], row)]
+    found = _lock_found(connection, mapper, call.statement, call.params, held)
+    as_new = list(_objects_as_new(session, held, found))
     result = call.send()
     after = read_stored(connection, mapper, as_new, lock=False) if as_new else {}
     for key, row in after.items():
@@ -154,17 +180,17 @@ def of_values(call: Call, mapper: Mapper[Any]) -> Any:
 
 
 def _mapper_of(statement: Update | Delete) -> Mapper[Any] | None:
-    """The class whose rows are in the table, if their versions, or values, are compared."""
-    return owner_of(statement.table) or comparing(statement.table)
+    """Return the class whose rows are in the table, if their versions, or values, are compared."""
+    return owner_of(statement.table) or class_comparing(statement.table)
 
 
-# -- before it is sent ----------------------------------------------------------------------------
+# -- before it is sent -----------------------------------------------------------------------------
 
 
 def _objects_concerned(
     session: Session, mapper: Mapper[Any], identity: Identity | None, flush: Running | None
 ) -> dict[Identity, State]:
-    """Objects of the session that the statement may concern, by their keys."""
+    """Return the objects of the session that the statement may concern, by their keys."""
     if identity is not None:
         obj = session.identity_map.get(mapper.identity_key_from_primary_key(identity))
         state = None if obj is None else instance_state(obj)
@@ -178,14 +204,14 @@ def _objects_concerned(
     return held
 
 
-def _locked(
+def _lock_found(
     connection: Connection,
     mapper: Mapper[Any],
     statement: Update | Delete,
     params: Any,
     wanted: Iterable[Identity],
 ) -> dict[Identity, Values]:
-    """The rows that it will find, with what tells whether an object is as new as its row."""
+    """Lock the rows that it will find, and return the values that show how new an object is."""
     if not wanted:
         return {}
     token, columns = facts(mapper).token, facts(mapper).columns
@@ -197,24 +223,26 @@ def _locked(
     return {key: dict(zip(judged, row, strict=True)) for key, row in found.items()}
 
 
-def _is_as_new(known: Watched, state: State, row: Values) -> bool:
-    of = facts(state.mapper)
-    token = of.token
-    if token and not _holds(known, state, token, row[token]):
+def _is_as_new(record: SessionRecord, state: State, row: Values) -> bool:
+    class_facts = facts(state.mapper)
+    token = class_facts.token
+    if token and not _holds_version(record, state, token, row[token]):
         return False
-    return not of.compares or all(
-        of.same(name, as_read(state, name), value) for name, value in row.items() if name != token
+    return not class_facts.compares or all(
+        class_facts.same(name, value_as_read(state, name), value)
+        for name, value in row.items()
+        if name != token
     )
 
 
-def _holds(known: Watched, state: State, token: str, version: Any) -> bool:
-    """Is it the version that the object was read in, or that this transaction has written?"""
+def _holds_version(record: SessionRecord, state: State, token: str, version: Any) -> bool:
+    """Return whether the object was read in that version, or this transaction has written it."""
     if version_seen(state, token) == version:
         return True
     return (  # SQLAlchemy has written it, and not yet marked the object clean
         token in state.committed_state
         and state.dict.get(token) == version
-        and known.has_flushed(_place(state))
+        and record.has_flushed(_place(state))
     )
 
 
@@ -223,7 +251,7 @@ def _place(state: State) -> Place:
     return facts(state.mapper).root, tuple(key[1])
 
 
-# -- afterwards -----------------------------------------------------------------------------------
+# -- afterwards ------------------------------------------------------------------------------------
 
 
 def _follow(
@@ -232,7 +260,7 @@ def _follow(
     states: Mapping[Identity, State],
     before: Mapping[Identity, Values],
 ) -> None:
-    """Give the objects what is stored now."""
+    """Give the objects the values that are stored now."""
     by_mapper: dict[Mapper[Any], dict[Identity, State]] = {}
     for key, state in states.items():
         by_mapper.setdefault(state.mapper, {})[key] = state
@@ -243,16 +271,16 @@ def _follow(
         after = read_stored(connection, mapper, list(some), only=names, lock=False)
         for key, state in some.items():
             if key in after:
-                _take(watched(session), state, before[key], after[key])
+                _take_values(session_record(session), state, before[key], after[key])
     expire_with_savepoint(session, [state for state in states.values() if state.key])
 
 
-def _take(known: Watched, state: State, before: Values, after: Values) -> None:
-    of = facts(state.mapper)
-    token = of.token
+def _take_values(record: SessionRecord, state: State, before: Values, after: Values) -> None:
+    class_facts = facts(state.mapper)
+    token = class_facts.token
     if token and before[token] != after[token]:
-        back = moved_back(state, token, before[token], after[token])
-        known.move(_place(state), before[token], back)
+        back = undo_of_move(state, token, before[token], after[token])
+        record.move(_place(state), before[token], back)
         _take_version(state, token, before[token], after[token])
     values = {
         name: value
@@ -260,7 +288,7 @@ def _take(known: Watched, state: State, before: Values, after: Values) -> None:
         if name != token
         and name in state.dict
         and name not in state.committed_state
-        and not of.same(name, state.dict[name], value)
+        and not class_facts.same(name, state.dict[name], value)
     }
     if values:
         values_moved(state, values)
@@ -276,33 +304,35 @@ def _take_version(state: State, token: str, before: Any, after: Any) -> None:
     elif token in state.committed_state:  # written, and not yet marked clean
         state.dict[token] = after
     else:
-        moved_by_us(state, token, before, after)
+        follow_move(state, token, before, after)
 
 
-def _deleted(
+def _follow_delete(
     session: Session,
     connection: Connection,
     states: Mapping[Identity, State],
     flush: Running | None,
 ) -> None:
-    """Rows that are gone: there is nothing left to write, or to delete."""
+    """Forget objects whose rows are gone: nothing is left to write, or to delete."""
     mapper = facts(next(iter(states.values())).mapper).root
     key = (facts(mapper).keys[0],)
     left = read_stored(connection, mapper, list(states), only=key, lock=False)
     gone = [state for identity, state in states.items() if identity not in left]
     if flush is None:
-        now_deleted(session, gone)
+        note_deleted_rows(session, gone)
         return
     parts = flush.uow.states if flush.uow is not None else {}
     # an edit of it is not dropped without a word: its UPDATE will miss the row
-    now_deleted(session, [state for state in gone if state not in parts and not state.modified])
-    flush.skipped |= {state for state in gone if flush.is_delete(state)}
+    note_deleted_rows(
+        session, [state for state in gone if state not in parts and not state.modified]
+    )
+    flush.skip(state for state in gone if flush.is_delete(state))
 
 
-# -- statements of a class, in a flush ------------------------------------------------------------
+# -- statements of a class, in a flush -------------------------------------------------------------
 
 
-def in_flush(call: Call, mapper: Mapper[Any]) -> Any:
+def send_in_flush(call: Call, mapper: Mapper[Any]) -> Any:
     """Send ``update(Model)`` or ``delete(Model)``, and let the objects follow it."""
     chosen = {**(call.options.get("execution_options") or {}), "synchronize_session": False}
     options = {**call.options, "execution_options": chosen}
@@ -311,13 +341,11 @@ def in_flush(call: Call, mapper: Mapper[Any]) -> Any:
     def native(statement: Any, params: Any) -> Any:
         return call.original(call.session, statement, params, **options)
 
-    with stating(call.session, seen_to=False):  # but by what is called now
-        known = watched(call.session)
-        flush, asked, known.asked = known.flush, known.asked, True
-        try:
-            return flush.by_hand(flush, connection, native, call.statement, call.params, {})
-        finally:
-            known.asked = asked
+    with mark_statement(call.session, checked=False):  # but by what is called now
+        record = session_record(call.session)
+        record.run_in_flush()
+        flush = record.flush
+        return flush.by_hand(flush, connection, native, call.statement, call.params, {})
 
 
 def refuse_apart_in_flush(mapper: Mapper[Any]) -> NoReturn:
@@ -335,7 +363,7 @@ def refuse_apart_in_flush(mapper: Mapper[Any]) -> NoReturn:
 
 
 def refuse_by_key_in_flush(mapper: Mapper[Any]) -> NoReturn:
-    """Refuse ``update(Model)`` with rows by key: SQLAlchemy sends them as a flush sends its own.
+    """Refuse ``update(Model)`` with rows by key, which SQLAlchemy sends as a flush sends its own.
 
     Raises:
         ConfigurationError: always.

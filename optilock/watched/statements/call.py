@@ -29,21 +29,21 @@ from sqlalchemy.orm import Mapper, Session
 from sqlalchemy.sql import operators, visitors
 
 from optilock.dialects import database_of
-from optilock.dialects.rows import with_hint
+from optilock.dialects.rows import ask_with_hint
 from optilock.errors import ConfigurationError
 from optilock.mapped import Identity, facts
 from optilock.undocumented.flushes import is_flushing
 from optilock.undocumented.statements import criteria_of, loader_options_of, prefixes_of
 from optilock.watched.rows.stored import rows_at
 from optilock.watched.session.connections import bind_to_write, own_connection
-from optilock.watched.session.watched import watched
+from optilock.watched.session.record import session_record
 
 Execute = Callable[..., Any]
 
 
 @dataclass(frozen=True)
 class Call:
-    """A statement, its parameters, and how it is to be sent."""
+    """A statement, its parameters, and the options of its call."""
 
     session: Session
     #: SQLAlchemy's own method.
@@ -53,45 +53,45 @@ class Call:
     options: Mapping[str, Any]
 
     def send(self) -> Any:
-        """What SQLAlchemy itself does."""
+        """Call SQLAlchemy's own method."""
         return self.original(self.session, self.statement, self.params, **self.options)
 
     def with_statement(self, statement: Any) -> Call:
-        """The same call of another statement."""
+        """Return the same call with another statement."""
         return replace(self, statement=statement)
 
     @property
     def chosen(self) -> Mapping[str, Any]:
-        """The execution options that count."""
+        """Return the execution options that count."""
         given = self.options.get("execution_options") or {}
         return {**self.statement.get_execution_options(), **given}
 
     @property
     def is_by_key(self) -> bool:
-        """Does SQLAlchemy write rows by their primary keys, without a WHERE of the program's?"""
+        """Return whether SQLAlchemy writes rows by primary key, without a WHERE of the program."""
         if not isinstance(self.params, list) or not isinstance(self.statement, Update):
             return False
         return self.chosen.get("dml_strategy", "auto") in ("auto", "bulk")
 
     @property
     def synchronizes(self) -> bool:
-        """Is the session to bring its objects up to date?"""
+        """Return whether the session is to update its objects."""
         return self.chosen.get("synchronize_session", "auto") is not False
 
     def connection(self, mapper: Mapper[Any] | None = None) -> Connection:
-        """Where it is sent, as a statement of the class if there is one; the transaction begins."""
+        """Return its connection, for a statement of the class if given; the transaction begins."""
         binds = {"clause": self.statement} if mapper is None else bind_to_write(mapper)
         return own_connection(self.session, {**binds, **(self.options.get("bind_arguments") or {})})
 
     def flush_before(self) -> None:
-        """Write what is pending, unless the call says otherwise."""
+        """Write pending changes, unless the call excludes it."""
         flush_before(self.session, {"autoflush": self.session.autoflush, **self.chosen})
 
     def refuse_elsewhere(self, mapper: Mapper[Any]) -> None:
         """Refuse a statement for another schema than that of the session's objects.
 
-        Its rows are not theirs, though they have the same keys: objects would take over values and
-        versions of rows that they do not stand for.
+        Its rows are others, though they have the same keys. Objects would take over values and
+        versions of rows that are not theirs.
 
         Raises:
             ConfigurationError: ``schema_translate_map`` is an option of the statement alone.
@@ -110,26 +110,26 @@ class Call:
 
 
 def _schemas(options: Mapping[str, Any]) -> dict[Any, Any]:
-    """The map, without what SQLAlchemy's compiler adds to it (``_none``)."""
+    """Return the map, without the key that SQLAlchemy's compiler adds to it (``_none``)."""
     given = options.get("schema_translate_map") or {}
     return {schema: there for schema, there in given.items() if schema != "_none"}
 
 
 def flush_before(session: Session, options: Mapping[str, Any]) -> None:
-    """Write what is pending, unless ``options`` say otherwise, or a listener of a flush asks."""
+    """Write pending changes, unless ``options`` exclude it, or a listener of a flush calls this."""
     if options.get("autoflush", True) and not is_flushing(session):
         session.flush()
 
 
 @contextmanager
-def stating(session: Session, seen_to: bool = True) -> Iterator[None]:
-    """The statement is seen to here, and not once more where it reaches the connection."""
-    known = watched(session)
-    before, known.stating = known.stating, seen_to
+def mark_statement(session: Session, checked: bool = True) -> Iterator[None]:
+    """Mark the statement as checked, so that its connection does not check it again."""
+    record = session_record(session)
+    around = record.run_statement(checked=checked)
     try:
         yield
     finally:
-        known.stating = before
+        record.statement_over(around)
 
 
 # -- the rows that a statement finds ---------------------------------------------------------------
@@ -147,9 +147,9 @@ def rows_found(
     wanted: Iterable[Identity] | None = None,
     bound: Mapping[str, Any] = _NONE,
 ) -> dict[Identity, tuple[Any, ...]]:
-    """The rows that the statement will find, of those ``wanted``, with these columns; locked.
+    """Lock the rows that the statement will find, of those ``wanted``, and return ``looks`` by key.
 
-    With a list of parameters all that are wanted are looked at. ``bound``: parameters of ``looks``.
+    With a list of parameters all wanted rows are read. ``bound``: parameters of ``looks``.
     """
     query = select(*keys, *looks).options(*loader_options_of(statement))
     if not isinstance(params, list):
@@ -162,7 +162,7 @@ def rows_found(
         return database.lock(query, table, deleting=isinstance(statement, Delete))
 
     if wanted is None:
-        found: Iterable[Any] = with_hint(
+        found: Iterable[Any] = ask_with_hint(
             database, table, lambda: connection.execute(locked().order_by(*keys), bound).all()
         )
     else:
@@ -171,10 +171,11 @@ def rows_found(
 
 
 def finds_twice(session: Session, statement: Update) -> bool:
-    """Does the UPDATE change just those rows that a SELECT with its WHERE has found before?
+    """Return whether the UPDATE changes exactly the rows that a SELECT with its WHERE has found.
 
     Not with the criteria of a ``do_orm_execute`` listener, ``UPDATE ... LIMIT``, or functions such
-    as ``random()``. A version that was not made must not be taken over: others may make it.
+    as ``random()``. A version that the statement did not make must not be taken over: another
+    transaction may make it.
     """
     if session.dispatch.do_orm_execute or loader_options_of(statement):
         return False
@@ -186,8 +187,8 @@ def finds_twice(session: Session, statement: Update) -> bool:
     )
 
 
-def key_named(mapper: Mapper[Any], statement: Update | Delete, params: Any) -> Identity | None:
-    """The key of the only row that the statement can match, by ``WHERE id = ?``."""
+def single_key_of(mapper: Mapper[Any], statement: Update | Delete, params: Any) -> Identity | None:
+    """Return the key of the only row that the statement can match, by ``WHERE id = ?``."""
     given = params if isinstance(params, Mapping) else {}
     if params and not given:
         return None  # many rows

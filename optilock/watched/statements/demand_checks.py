@@ -1,16 +1,16 @@
-"""What the session demands of the rows that a statement writes (:func:`optilock.demand`).
+"""The session's demands on the rows that a statement writes (:func:`optilock.statements.demand`).
 
 Each row that an ``update()`` or ``delete()`` matches, of a class or of a table, is locked first and
-looked at, with the database's verdict; and what is demanded joins the WHERE. The WHERE alone would
-silently leave out a row of which it is not true. Looking for rows that fail would not do, because
-one could be taken while the statement waits.
+read with the database's result for each condition. The conditions also join the WHERE. The WHERE
+alone would silently skip a row that fails. A search for rows that fail is no substitute, because
+another transaction could change one while the statement waits.
 
-Each row is asked what is demanded of its own class: where the classes of a hierarchy differ, their
-discriminator says which row is whose. Where nothing says it, the statement is refused.
+The conditions of a row are those of its own class. Where the classes of a hierarchy differ, their
+discriminator tells them. Without one, the statement is refused.
 
-This is the same for all who send: ``session.execute()``, ``session.connection()``, a listener while
-the session is flushing, and SQLAlchemy's own bulk calls (:func:`refuse_by_key`). What writes rows
-that nobody can look at before is refused: :mod:`optilock.watched.statements.refusals`.
+This holds for all senders: ``session.execute()``, ``session.connection()``, a listener while the
+session is flushing, and SQLAlchemy's own bulk calls (:func:`check_rows_by_key`). Statements whose
+rows cannot be read before are refused: :mod:`optilock.watched.statements.refusals`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from sqlalchemy import (
 from sqlalchemy.orm import Mapper, Session
 from sqlalchemy.sql import visitors
 
-from optilock.conditions.condition import Condition, Given, explained, failed
+from optilock.conditions.condition import Condition, Given, failed_conditions, first_explanation
 from optilock.conditions.demands import Demands
 from optilock.errors import Action, ConcurrencyError, ConfigurationError, Entry
 from optilock.mapped import Identity, facts
@@ -42,73 +42,75 @@ from optilock.undocumented.statements import is_ordered
 from optilock.watched.rows.entries import Attempt, entry_of
 from optilock.watched.rows.stored import read_stored
 from optilock.watched.session.connections import connection_to_write
-from optilock.watched.session.watched import watched
+from optilock.watched.session.record import session_record
 from optilock.watched.statements.call import Call, rows_found
-from optilock.watched.statements.refusals import refuse_inside, refuse_others
+from optilock.watched.statements.refusals import refuse_inner_writes, refuse_other_tables
 from optilock.watched.statements.version import column_in
 from optilock.watched.writes.send import read_demanded
 
 Conditions = tuple[Condition, ...]
-#: Stands for the discriminator beside the attributes of a row; no attribute has a space.
+#: The discriminator's name among the attributes of a row, which contain no space.
 _KIND = "optilock kind"
 
 
-def under_demands(call: Call, mapper: Mapper[Any], demands: Demands) -> Call:
-    """``update(Model)`` or ``delete(Model)`` under the demands of its session.
+def add_demands(call: Call, mapper: Mapper[Any], demands: Demands) -> Call:
+    """Return ``update(Model)`` or ``delete(Model)`` under the demands of its session.
 
     Raises:
-        Exception: what a condition explains, for a row that matches and of which it is not true;
-            a ``ConcurrencyError`` where it explains nothing.
-        ConfigurationError: nobody can say what is demanded of its rows.
+        Exception: the error that a condition explains, for a matched row that fails it; a
+            ``ConcurrencyError`` where it explains nothing.
+        ConfigurationError: the demands on its rows cannot be determined.
     """
     table, statement = mapper.local_table, call.statement
-    refuse_inside(demands, statement)
-    refuse_others(demands, statement, {table, *mapper.tables})
-    if not demands.concern(mapper):
+    refuse_inner_writes(demands, statement)
+    refuse_other_tables(demands, statement, {table, *mapper.tables})
+    if not demands.concerns_class(mapper):
         return call
     deleting = isinstance(statement, Delete)
-    asked = _asked(demands, _classes_in(mapper, table), table, deleting=deleting)
-    if asked is None:
+    on_table = _demands_on(demands, _classes_in(mapper, table), table, deleting=deleting)
+    if on_table is None:
         return call
     call.flush_before()
-    if call.is_by_key:  # SQLAlchemy takes no WHERE beside the keys: the rows are locked now
-        refuse_by_key(call.session, mapper, call.params)
+    if call.is_by_key:  # SQLAlchemy takes no further WHERE: the rows are locked now
+        check_rows_by_key(call.session, mapper, call.params)
         return call
     keys = [getattr(mapper.class_, name) for name in facts(mapper).keys]
     connection = call.connection(mapper)
     matched = _Matched(call.session, connection, statement, call.params, keys, facts(mapper).table)
-    _refuse_matched(matched, asked, asked.conditions)
-    return call.with_statement(asked.joined(statement, keys))
+    _refuse_matched(matched, on_table, on_table.conditions)
+    return call.with_statement(on_table.joined(statement, keys))
 
 
-def table_under_demands(
+def add_demands_for_table(
     session: Session, connection: Connection, statement: Any, params: Any, demands: Demands
 ) -> Any:
-    """``update(table)`` or ``delete(table)`` under the demands of the session that sends it.
+    """Return ``update(table)`` or ``delete(table)`` under the demands of its session.
 
-    Errors are those of :func:`under_demands`.
+    Errors are those of :func:`add_demands`.
     """
-    refuse_inside(demands, statement)
-    refuse_others(demands, statement, {statement.table})
-    classes = classes_over(statement.table) if demands.may_concern(statement.table) else []
+    refuse_inner_writes(demands, statement)
+    refuse_other_tables(demands, statement, {statement.table})
+    classes = classes_over(statement.table) if demands.may_concern_table(statement.table) else []
     if not classes:
         return statement
     # update(Model) on a connection names it with annotations
     table = next(one for one in classes[0].tables if one == statement.table)
-    asked = _asked(demands, classes, table, deleting=isinstance(statement, Delete))
-    if asked is None or not isinstance(table, Table):
+    on_table = _demands_on(demands, classes, table, deleting=isinstance(statement, Delete))
+    if on_table is None or not isinstance(table, Table):
         return statement
-    keys = [column_in(asked.mapper, key, table) for key in asked.mapper.primary_key]
+    keys = [column_in(on_table.mapper, key, table) for key in on_table.mapper.primary_key]
     matched = _Matched(session, connection, statement, params, keys, table)
-    _refuse_matched(matched, asked, asked.conditions if asked.is_said_here else None)
-    return asked.joined(statement, keys)
+    _refuse_matched(
+        matched, on_table, on_table.conditions if on_table.concerns_this_table else None
+    )
+    return on_table.joined(statement, keys)
 
 
-# -- what is demanded of which row ----------------------------------------------------------------
+# -- demands by class ------------------------------------------------------------------------------
 
 
-class _Asked:
-    """What is demanded of the rows of a table, by their classes."""
+class _TableDemands:
+    """The demands on the rows of a table, by their classes."""
 
     def __init__(
         self,
@@ -126,81 +128,85 @@ class _Asked:
 
     @property
     def conditions(self) -> Conditions | None:
-        """What is demanded of each of the rows; ``None`` where it depends on their class."""
-        all_of_them = {self.demands.on(one, deleting=self._deleting) for one in self._classes}
+        """Return the conditions of each row; ``None`` where they depend on its class."""
+        all_of_them = {
+            self.demands.conditions_for(one, deleting=self._deleting) for one in self._classes
+        }
         return all_of_them.pop() if len(all_of_them) == 1 else None
 
     @property
-    def is_said_here(self) -> bool:
-        """Is nothing asked of columns that the row has in other tables?"""
+    def concerns_this_table(self) -> bool:
+        """Return whether no condition concerns columns that the row has in other tables."""
         mapper, deleting = self.mapper, self._deleting
-        said = self.demands.on(mapper, self.table, deleting=deleting)
-        return said == self.demands.on(mapper, deleting=deleting)
+        said = self.demands.conditions_for(mapper, self.table, deleting=deleting)
+        return said == self.demands.conditions_for(mapper, deleting=deleting)
 
     @property
     def kind(self) -> Any:
-        """What tells the class of a row, where it matters."""
+        """Return the column that shows the class of a row, where it matters."""
         return null() if self.conditions is not None else self.mapper.polymorphic_on
 
     def by_class(self, kinds: Mapping[Identity, Any]) -> dict[Mapper[Any], list[Identity]]:
-        """Rows by their classes; the one that stands for all has those that nobody knows."""
-        known: Mapping[Any, Mapper[Any]] = {}
+        """Return the rows by class; rows of unknown classes are those of the class for all."""
+        by_kind: Mapping[Any, Mapper[Any]] = {}
         if self.conditions is None:
-            known = self.mapper.polymorphic_map
+            by_kind = self.mapper.polymorphic_map
         found: dict[Mapper[Any], list[Identity]] = {}
         for identity, kind in kinds.items():
-            found.setdefault(known.get(kind, self.mapper), []).append(identity)
+            found.setdefault(by_kind.get(kind, self.mapper), []).append(identity)
         return found
 
     def joined(self, statement: Any, keys: Sequence[ColumnElement[Any]]) -> Any:
-        """The statement with what is demanded in its WHERE; ``keys`` are those of the rows."""
-        given = self.demands.bound_by(self.mapper, keys)
+        """Return the statement with the conditions in its WHERE; ``keys`` are those of the rows."""
+        given = self.demands.values_for(self.mapper, keys)
         statement = statement.where(*self._clauses(given))
         if self._deleting or self.conditions is None or is_ordered(statement):
             return statement
-        said = self.demands.on(self.mapper, self.table)
-        values = {column: value for one in said for column, value in one.gives(given).items()}
+        said = self.demands.conditions_for(self.mapper, self.table)
+        values = {
+            column: value for one in said for column, value in one.extra_values(given).items()
+        }
         return statement.values(values) if values else statement
 
     def _clauses(self, given: Given) -> list[ColumnElement[bool]]:
         if self.conditions is not None:
-            return self._said_of(self.mapper, given)
+            return self._conditions_of(self.mapper, given)
         kind: Any = self.mapper.polymorphic_on
         by_kind = [
-            (kind == one.polymorphic_identity, and_(true(), *self._said_of(one, given)))
+            (kind == one.polymorphic_identity, and_(true(), *self._conditions_of(one, given)))
             for one in self._classes
             if one is not self.mapper
         ]
-        return [case(*by_kind, else_=and_(true(), *self._said_of(self.mapper, given)))]
+        return [case(*by_kind, else_=and_(true(), *self._conditions_of(self.mapper, given)))]
 
-    def _said_of(self, mapper: Mapper[Any], given: Given) -> list[ColumnElement[bool]]:
-        said = self.demands.on(mapper, self.table, deleting=self._deleting)
+    def _conditions_of(self, mapper: Mapper[Any], given: Given) -> list[ColumnElement[bool]]:
+        said = self.demands.conditions_for(mapper, self.table, deleting=self._deleting)
         return [one.after_look(given) for one in said]
 
 
-def _asked(
+def _demands_on(
     demands: Demands, classes: list[Mapper[Any]], table: Any, *, deleting: bool = False
-) -> _Asked | None:
-    """What is demanded of rows of the table, which are of these classes; ``None``: nothing.
+) -> _TableDemands | None:
+    """Return the demands on rows of the table, which are of these classes; ``None``: no demands.
 
     Raises:
-        ConfigurationError: it depends on the class, and nothing in the table says which it is.
+        ConfigurationError: they depend on the class, and no column of the table shows it.
     """
-    if not any(map(demands.on, classes)):
+    if not any(map(demands.conditions_for, classes)):
         return None
     roots = [one for one in classes if one.inherits not in classes]
     kind: Any = roots[0].polymorphic_on
     if len(roots) == 1 and kind is not None:
-        known = set(roots[0].polymorphic_map.values())
-        classes = [one for one in classes if one in known or one is roots[0]]
-    asked = _Asked(demands, roots[0], table, classes, deleting=deleting)
-    if asked.conditions is None and (len(roots) > 1 or not _is_told_by(kind, table)):
-        raise _undecided(demands, classes, table)
-    return asked
+        named = set(roots[0].polymorphic_map.values())
+        classes = [one for one in classes if one in named or one is roots[0]]
+    on_table = _TableDemands(demands, roots[0], table, classes, deleting=deleting)
+    if on_table.conditions is None and (len(roots) > 1 or not _has_discriminator(kind, table)):
+        raise _undecided_error(demands, classes, table)
+    return on_table
 
 
-def _is_told_by(kind: Any, table: Any) -> bool:
-    """Does the table, where one is to be written, have the discriminator?"""
+def _has_discriminator(kind: Any, table: Any) -> bool:
+    """Return whether the table, if one is to be written, has the discriminator."""
     if kind is None or table is None:
         return kind is not None
     named = [one for one in visitors.iterate(kind) if isinstance(one, Column)]
@@ -208,14 +214,18 @@ def _is_told_by(kind: Any, table: Any) -> bool:
 
 
 def _classes_in(mapper: Mapper[Any], table: Any) -> list[Mapper[Any]]:
-    """The class and those below it that have their rows in the table, too."""
+    """Return the class and those below it that have their rows in the table, too."""
     below = mapper.self_and_descendants
     return [one for one in below if one.local_table is table or table in one.tables]
 
 
-def _undecided(demands: Demands, classes: list[Mapper[Any]], table: Any) -> ConfigurationError:
+def _undecided_error(
+    demands: Demands, classes: list[Mapper[Any]], table: Any
+) -> ConfigurationError:
     names = " and ".join(sorted({one.class_.__name__ for one in classes}))
-    demanded = " or ".join(sorted({one.class_.__name__ for one in classes if demands.on(one)}))
+    demanded = " or ".join(
+        sorted({one.class_.__name__ for one in classes if demands.conditions_for(one)})
+    )
     where = "a row" if table is None else f"a row of {table.description}"
     return ConfigurationError(
         f"The session demands something of rows of {demanded}, and not the same of {names}: nothing"
@@ -224,7 +234,7 @@ def _undecided(demands: Demands, classes: list[Mapper[Any]], table: Any) -> Conf
     )
 
 
-# -- the look -------------------------------------------------------------------------------------
+# -- the comparison --------------------------------------------------------------------------------
 
 
 class _Matched(NamedTuple):
@@ -239,7 +249,7 @@ class _Matched(NamedTuple):
     table: Table
 
     def rows(self, looks: Sequence[Any], demands: Demands) -> dict[Identity, tuple[Any, ...]]:
-        """Their keys with these columns; locked. Each of many parameters has its own WHERE."""
+        """Lock the rows, and return these columns by key. Each parameter set has its own WHERE."""
         found: dict[Identity, tuple[Any, ...]] = {}
         for one in self.params if isinstance(self.params, list) else [self.params]:
             found |= rows_found(
@@ -254,46 +264,52 @@ class _Matched(NamedTuple):
         return found
 
 
-def _refuse_matched(matched: _Matched, asked: _Asked, conditions: Conditions | None) -> None:
-    """Raise what the first row of which a condition is not true has to say.
+def _refuse_matched(
+    matched: _Matched, on_table: _TableDemands, conditions: Conditions | None
+) -> None:
+    """Raise the error of the first row that fails a condition.
 
-    ``conditions``: what the look itself can ask of all rows; otherwise one more look asks the rows
-    of each class.
+    ``conditions``: those that one read compares for all rows; otherwise a further read compares
+    the rows of each class.
     """
-    demands, deleting = asked.demands, isinstance(matched.statement, Delete)
+    demands, deleting = on_table.demands, isinstance(matched.statement, Delete)
     if conditions is not None:
         looks = [look for one in conditions for look in one.looks]
         for identity, seen in matched.rows(looks, demands).items():
-            wrong = failed(conditions, demands.of_row(asked.mapper, identity), seen)
-            _refuse(matched.connection, asked.mapper, identity, wrong, deleting=deleting)
+            wrong = failed_conditions(
+                conditions, demands.values_of_row(on_table.mapper, identity), seen
+            )
+            _refuse(matched.connection, on_table.mapper, identity, wrong, deleting=deleting)
         return
-    kinds = {key: kind for key, (kind,) in matched.rows([asked.kind], demands).items()}
-    for mapper, some in asked.by_class(kinds).items():
+    kinds = {key: kind for key, (kind,) in matched.rows([on_table.kind], demands).items()}
+    for mapper, some in on_table.by_class(kinds).items():
         _refuse_rows(matched.session, matched.connection, mapper, some, deleting=deleting)
 
 
-def refuse_by_key(session: Session, mapper: Mapper[Any], rows: Iterable[Mapping[str, Any]]) -> None:
-    """Lock rows that SQLAlchemy is to write by their keys, and look.
+def check_rows_by_key(
+    session: Session, mapper: Mapper[Any], rows: Iterable[Mapping[str, Any]]
+) -> None:
+    """Lock rows that SQLAlchemy is to write by their keys, and compare them with the demands.
 
-    Errors are those of :func:`under_demands`.
+    Errors are those of :func:`add_demands`.
     """
-    demands = watched(session).demands
-    asked = None
+    demands = session_record(session).demands
+    on_table = None
     if demands is not None:
-        asked = _asked(demands, _classes_in(mapper, mapper.local_table), None)
-    if asked is None:
+        on_table = _demands_on(demands, _classes_in(mapper, mapper.local_table), None)
+    if on_table is None:
         return
     connection = connection_to_write(session, mapper)
     names = facts(mapper).keys
     some = list(dict.fromkeys(tuple(row.get(name) for name in names) for row in rows))
-    if asked.conditions is not None:
+    if on_table.conditions is not None:
         _refuse_rows(session, connection, mapper, some)
         return
     stored = read_stored(
-        connection, mapper, some, only=names[:1], also={"optilock kind": asked.kind}
+        connection, mapper, some, only=names[:1], also={"optilock kind": on_table.kind}
     )
     kinds = {key: row["optilock kind"] for key, row in stored.items()}
-    for one, mine in asked.by_class(kinds).items():
+    for one, mine in on_table.by_class(kinds).items():
         _refuse_rows(session, connection, one, mine)
 
 
@@ -305,13 +321,13 @@ def _refuse_rows(
     *,
     deleting: bool = False,
 ) -> None:
-    """Lock these rows of the class and look; raise what is not as the session demands.
+    """Lock these rows of the class, and raise the error of the first that fails a demand.
 
-    Errors are those of :func:`under_demands`.
+    Errors are those of :func:`add_demands`.
     """
     only = facts(mapper).keys[:1]
     _, lost = read_demanded(
-        watched(session).demands, connection, mapper, identities, only, deleting=deleting
+        session_record(session).demands, connection, mapper, identities, only, deleting=deleting
     )
     for identity, wrong in lost.items():
         _refuse(connection, mapper, identity, wrong, deleting=deleting)
@@ -330,4 +346,4 @@ def _refuse(
         action: Action = "delete" if deleting else "update"
         attempt = Attempt(mapper, identity, action, {}, {}, {})
         entry: Entry[Any] = entry_of(attempt, stored.get(identity))
-        raise explained(wrong, entry) or ConcurrencyError([entry])
+        raise first_explanation(wrong, entry) or ConcurrencyError([entry])

@@ -1,7 +1,6 @@
 """SQLAlchemy's own bulk calls, such as ``session.bulk_save_objects()``.
 
-They write rows by primary key, and what :mod:`optilock.watched.statements.by_key` says of those is
-true of them.
+They write rows by primary key, under the rules of :mod:`optilock.watched.statements.by_key`.
 """
 
 from __future__ import annotations
@@ -16,65 +15,70 @@ from sqlalchemy.orm.attributes import instance_state
 
 from optilock.errors import ConfigurationError
 from optilock.mapped import State, facts, identity_of, place_of
-from optilock.mapping.moves import moving_joined
-from optilock.undocumented.mappers import take_as_stored
+from optilock.mapping.moves import declare_joined_moves
+from optilock.undocumented.mappers import mark_unchanged
 from optilock.watched.rows.entries import Attempt
-from optilock.watched.rows.seen import moved_back, recall, version_seen
+from optilock.watched.rows.seen import recall_version, undo_of_move, version_seen
 from optilock.watched.session.connections import connection_to_write, refuse_autocommit
-from optilock.watched.session.watched import is_strict, watched
+from optilock.watched.session.record import is_strict, session_record
 from optilock.watched.statements.by_key import (
-    WRITING,
+    WRITING_BY_KEY,
     attempts_of,
     leaves_versions,
-    move_left,
+    move_left_versions,
     refuse_assigned,
     refuse_compared,
     refuse_first_versions,
     refuse_unversioned,
-    telling,
+    report_stale_rows,
 )
 from optilock.watched.statements.call import Execute
-from optilock.watched.statements.demand_checks import refuse_by_key
-from optilock.watched.statements.refusals import refuse_class
-from optilock.watched.statements.rollback_effects import Unseen, note, note_unseen, versions_after
+from optilock.watched.statements.demand_checks import check_rows_by_key
+from optilock.watched.statements.refusals import refuse_unversioned_class
+from optilock.watched.statements.rollback_effects import (
+    UnseenRows,
+    note_statement,
+    note_unseen_rows,
+    versions_after,
+)
 
 
 def guarded_bulk_update(original: Execute) -> Execute:
-    """``bulk_update_mappings``: rows without a version are refused before anything is sent."""
+    """Replace ``bulk_update_mappings``, and refuse rows without a version before it."""
 
     @functools.wraps(original)
     def bulk_update_mappings(self: Session, mapper: Any, mappings: Iterable[Any]) -> None:
-        watched(self).sent_more = True
+        session_record(self).note_other_statement()
         rows = list(mappings)
         found = inspect(mapper, raiseerr=False)
         if isinstance(found, Mapper):
             if is_strict(self):
-                refuse_class(found)
+                refuse_unversioned_class(found)
             refuse_compared(found, "bulk_update_mappings()")
-            refuse_by_key(self, found, rows)
+            check_rows_by_key(self, found, rows)
         if not isinstance(found, Mapper) or not facts(found).token:
             original(self, mapper, rows)
             return
         refuse_assigned(found, "bulk_update_mappings()")
         refuse_unversioned(found, rows)
-        refuse_autocommit(connection_to_write(self, found), WRITING)
-        note(self, found)
-        with telling(self, lambda: attempts_of(found, rows)), moving_joined():
+        refuse_autocommit(connection_to_write(self, found), WRITING_BY_KEY)
+        note_statement(self, found)
+        with report_stale_rows(self, lambda: attempts_of(found, rows)), declare_joined_moves():
             original(self, mapper, rows)
         if leaves_versions(found):
-            move_left(connection_to_write(self, found), found, rows)
+            move_left_versions(connection_to_write(self, found), found, rows)
 
     return bulk_update_mappings
 
 
 def guarded_bulk_insert(original: Execute) -> Execute:
-    """``bulk_insert_mappings``: SQLAlchemy gives every row its first version."""
+    """Replace ``bulk_insert_mappings``: SQLAlchemy gives every row its first version."""
 
     @functools.wraps(original)
     def bulk_insert_mappings(
         self: Session, mapper: Any, mappings: Iterable[Any], *args: Any, **options: Any
     ) -> None:
-        watched(self).sent_more = True
+        session_record(self).note_other_statement()
         rows = list(mappings)
         found = inspect(mapper, raiseerr=False)
         if isinstance(found, Mapper):
@@ -87,34 +91,21 @@ def guarded_bulk_insert(original: Execute) -> Execute:
 
 
 def guarded_bulk_save(original: Execute) -> Execute:
-    """``bulk_save_objects``: the objects of stored rows know the version that they have then."""
+    """Replace ``bulk_save_objects``: objects of stored rows get the stored versions."""
 
     @functools.wraps(original)
     def bulk_save_objects(
         self: Session, objects: Iterable[Any], *args: Any, **options: Any
     ) -> None:
-        watched(self).sent_more = True
+        session_record(self).note_other_statement()
         saved = list(objects)
         all_columns = not options.get("update_changed_only", args[1] if args[1:] else True)
         states = [instance_state(obj) for obj in saved]
         written = [state for state in states if _is_saved(state, all_columns)]
-        for state in written:
-            if state.key is not None:
-                if is_strict(self):
-                    refuse_class(state.mapper)
-                refuse_compared(state.mapper, "bulk_save_objects()")
-                _refuse_assigned(state)
-                _require_seen(state)
-        for mapper in {state.mapper for state in written if facts(state.mapper).guarded}:
-            refuse_autocommit(connection_to_write(self, mapper), WRITING)
-        for mapper in {state.mapper: None for state in written if state.key is not None}:
-            if facts(mapper).token:
-                note(self, mapper)
-        for mapper in {state.mapper: None for state in written if state.key is None}:
-            if facts(mapper).guarded:
-                _note_added(self, mapper)
+        _refuse_saved(self, written)
+        _note_saved(self, written)
         _refuse_undemanded(self, written)
-        with telling(self, lambda: _attempts_saved(written)), moving_joined():
+        with report_stale_rows(self, lambda: _attempts_saved(written)), declare_joined_moves():
             original(self, saved, *args, **options)
         _move_left(self, written, all_columns=all_columns)
         _follow(self, states)
@@ -122,44 +113,70 @@ def guarded_bulk_save(original: Execute) -> Execute:
     return bulk_save_objects
 
 
-def _move_left(session: Session, written: Iterable[State], *, all_columns: bool) -> None:
-    """The versions of rows of which only columns of joined tables were written."""
+def _refuse_saved(session: Session, written: Iterable[State]) -> None:
+    """Refuse objects of stored rows whose versions SQLAlchemy would not compare."""
     for state in written:
-        known = facts(state.mapper)
+        if state.key is not None:
+            if is_strict(session):
+                refuse_unversioned_class(state.mapper)
+            refuse_compared(state.mapper, "bulk_save_objects()")
+            _refuse_assigned(state)
+            _require_seen(state)
+
+
+def _note_saved(session: Session, written: list[State]) -> None:
+    """Begin the transaction on each connection, and record what its rollback takes back."""
+    for mapper in {state.mapper for state in written if facts(state.mapper).guarded}:
+        refuse_autocommit(connection_to_write(session, mapper), WRITING_BY_KEY)
+    for mapper in {state.mapper: None for state in written if state.key is not None}:
+        if facts(mapper).token:
+            note_statement(session, mapper)
+    for mapper in {state.mapper: None for state in written if state.key is None}:
+        if facts(mapper).guarded:
+            _note_added(session, mapper)
+
+
+def _move_left(session: Session, written: Iterable[State], *, all_columns: bool) -> None:
+    """Move the versions of rows of which only columns of joined tables were written."""
+    for state in written:
+        class_facts = facts(state.mapper)
         if state.key is not None and leaves_versions(state.mapper):
             names = state.dict if all_columns else state.committed_state
-            row = {name: None for name in names if name in known.columns}
-            row |= dict(zip(known.keys, identity_of(state), strict=True))
-            row[known.token] = version_seen(state, known.token)
-            move_left(connection_to_write(session, state.mapper), state.mapper, [row])
+            row = {name: None for name in names if name in class_facts.columns} | _key_of(state)
+            row[class_facts.token] = version_seen(state, class_facts.token)
+            connection = connection_to_write(session, state.mapper)
+            move_left_versions(connection, state.mapper, [row])
+
+
+def _key_of(state: State) -> dict[str, Any]:
+    return dict(zip(facts(state.mapper).keys, identity_of(state), strict=True))
 
 
 def _refuse_undemanded(session: Session, written: Iterable[State]) -> None:
-    """Of each row that is to be updated it is asked what the session demands."""
-    if watched(session).demands is None:
+    """Compare each row that is to be updated with the demands of the session."""
+    if session_record(session).demands is None:
         return
     by_mapper: dict[Mapper[Any], list[Any]] = {}
     for state in written:
         if state.key is not None:
-            row = dict(zip(facts(state.mapper).keys, identity_of(state), strict=True))
-            by_mapper.setdefault(state.mapper, []).append(row)
+            by_mapper.setdefault(state.mapper, []).append(_key_of(state))
     for mapper, rows in by_mapper.items():
-        refuse_by_key(session, mapper, rows)
+        check_rows_by_key(session, mapper, rows)
 
 
 def _note_added(session: Session, mapper: Mapper[Any]) -> None:
-    """If the statement is rolled back, objects of the rows that it inserts must be read again."""
+    """Record an INSERT: after its rollback, objects of its rows must be read again."""
     connection_to_write(session, mapper)  # begins the transaction
-    note_unseen(session, Unseen(added=[mapper]))
+    note_unseen_rows(session, UnseenRows(added=[mapper]))
 
 
 def _is_saved(state: State, all_columns: bool) -> bool:
-    """Is its row written? SQLAlchemy moves a version though nothing else has changed."""
+    """Return whether its row is written. SQLAlchemy moves a version even without another change."""
     return state.modified or all_columns or bool(facts(state.mapper).token)
 
 
 def _refuse_assigned(state: State) -> None:
-    """SQLAlchemy would compare the version that was assigned, not the one that was read."""
+    """Refuse an assigned version: SQLAlchemy would compare it instead of the one that was read."""
     mapper = state.mapper
     if facts(mapper).by_application and facts(mapper).token in state.committed_state:
         raise ConfigurationError(
@@ -170,13 +187,13 @@ def _refuse_assigned(state: State) -> None:
 
 
 def _require_seen(state: State) -> None:
-    """An object that a commit has expired is saved in the version that was seen.
+    """Hold the version that was seen, for an object that a commit has expired.
 
     Raises:
-        ConfigurationError: nobody has seen one.
+        ConfigurationError: no version was seen.
     """
     token = facts(state.mapper).token
-    recall(state)
+    recall_version(state)
     if token and state.dict.get(token) is None:
         raise ConfigurationError(
             f"{state.class_.__name__} {identity_of(state) if state.key else ()!r} cannot be saved"
@@ -186,40 +203,37 @@ def _require_seen(state: State) -> None:
 
 
 def _attempts_saved(states: Iterable[State]) -> list[Attempt]:
-    """Those of objects in the session have lost their edits by now: it is rolled back."""
+    """Return our side. Objects in the session have lost their edits: it is rolled back."""
     found = []
     for state in states:
         token = facts(state.mapper).token
-        if state.key is None or not token:
-            continue
-        keys = facts(state.mapper).keys
-        row = {name: state.dict[name] for name in state.committed_state if name in state.dict}
-        row.update(zip(keys, state.key[1], strict=True))
-        row[token] = version_seen(state, token)
-        found += attempts_of(state.mapper, [row])
+        if state.key is not None and token:
+            row = {name: state.dict[name] for name in state.committed_state if name in state.dict}
+            row |= {**_key_of(state), token: version_seen(state, token)}
+            found += attempts_of(state.mapper, [row])
     return found
 
 
 def _follow(session: Session, states: Iterable[State]) -> None:
-    """Objects of stored rows know the versions that they have now.
+    """Give objects of stored rows their new versions.
 
-    A counted one is known; one that SQLAlchemy or the database has made is read, while the row is
-    still ours: later it would be another writer's.
+    A counted one is known. One that SQLAlchemy or the database has made is read while the row is
+    still locked: later it could be that of another transaction.
     """
     by_mapper: dict[Mapper[Any], list[State]] = {}
     for state in states:
         if state.key is not None and facts(state.mapper).token in state.dict:
             by_mapper.setdefault(state.mapper, []).append(state)
-    known = watched(session)
+    record = session_record(session)
     for mapper, some in by_mapper.items():
         key = facts(mapper).token
         held = [(state, state.dict[key]) for state in some]
-        following = dict(held)  # by the application, unless somebody else makes it
+        following = dict(held)  # made by the application, unless one is read below
         if not facts(mapper).by_application:
             connection = connection_to_write(session, mapper)
             following = versions_after(connection, mapper, held, certain=True)
         for state, before in held:
             after = following[state]
             state.dict[key] = after
-            known.move(place_of(state), before, moved_back(state, key, before, after))
-            take_as_stored(state)
+            record.move(place_of(state), before, undo_of_move(state, key, before, after))
+            mark_unchanged(state)

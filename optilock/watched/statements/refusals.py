@@ -5,9 +5,9 @@ SQLAlchemy does not apply ``onupdate`` there, so the upsert itself must set the 
 ``excluded.version`` does not move it: that is the first version, which a new row would have had,
 unless the statement gives another one.
 
-*Demands.* Where the session demands something of rows (:func:`optilock.demand`), three kinds of
-statements are refused: SQL text, an upsert that may change a stored row, and a statement inside
-another one. The demand cannot be added to them.
+*Demands.* Where the session demands something of rows (:func:`optilock.statements.demand`), three
+kinds of statements are refused: SQL text, an upsert that may change a stored row, and a statement
+inside another one. The demand cannot be added to them.
 :mod:`optilock.watched.statements.demand_checks` checks the rows of all other statements.
 
 *Strict sessions.* ::
@@ -53,7 +53,7 @@ from optilock.mapping.tables import classes_over, moved_by_flushes, versioned_ta
 from optilock.tokens.timestamp import NextServerTime
 from optilock.undocumented.statements import (
     cache_key_of,
-    given_by,
+    names_given_by,
     names_set_by,
     prefixes_of,
     subject_of,
@@ -66,9 +66,9 @@ _REPLACES = re.compile(r"\bREPLACE\b", re.IGNORECASE)
 
 
 def leaves_version(statement: Insert, version: Column[Any], given: Collection[str] = ()) -> bool:
-    """Does the upsert change stored rows and leave them in the version that others have read?
+    """Return whether the upsert changes stored rows and leaves the version that others have read.
 
-    ``given`` names what the parameters say of new rows.
+    ``given`` are the names of the new rows' parameters.
     """
     values = _set_by_upsert(statement)
     names = {version.key, version.name}
@@ -78,22 +78,22 @@ def leaves_version(statement: Insert, version: Column[Any], given: Collection[st
     return (
         _is_of_new_row(named[0], version)
         and _repeats(version)
-        and names.isdisjoint({*given, *given_by(statement)})
+        and names.isdisjoint({*given, *names_given_by(statement)})
     )
 
 
-def replaces(statement: Insert) -> bool:
-    """Does it delete a stored row and make it again (``INSERT OR REPLACE``)?"""
+def replaces_rows(statement: Insert) -> bool:
+    """Return whether it deletes a stored row and inserts it again (``INSERT OR REPLACE``)."""
     return any(map(_REPLACES.search, prefixes_of(statement)))
 
 
 def changes_stored_rows(statement: Insert) -> bool:
-    """May it change a row that is there already, or make it again?"""
-    return bool(_set_by_upsert(statement)) or replaces(statement)
+    """Return whether it may change, or insert again, a row that exists already."""
+    return bool(_set_by_upsert(statement)) or replaces_rows(statement)
 
 
 def _set_by_upsert(statement: Insert) -> dict[str, Any]:
-    """The columns that the statement sets where the row is there, by name; often none."""
+    """Return the columns that it sets where the row exists, by name; often none."""
     clause = upsert_of(statement)
     values = getattr(clause, "update_values_to_set", None) or getattr(clause, "update", None) or ()
     pairs = values.items() if isinstance(values, Mapping) else values
@@ -101,7 +101,7 @@ def _set_by_upsert(statement: Insert) -> dict[str, Any]:
 
 
 def _is_of_new_row(value: Any, version: Column[Any]) -> bool:
-    """Is it ``excluded.version``, as PostgreSQL and SQLite say; MariaDB: ``inserted``?"""
+    """Return whether it is ``excluded.version`` (PostgreSQL, SQLite) or ``inserted`` (MariaDB)."""
     table = getattr(value, "table", None)
     if getattr(value, "name", None) == "values":  # VALUES(version)
         return any(version.shares_lineage(one) for one in value.clauses if isinstance(one, Column))
@@ -113,7 +113,7 @@ def _is_of_new_row(value: Any, version: Column[Any]) -> bool:
 
 
 def _repeats(version: Column[Any]) -> bool:
-    """Do two new rows get one version by the column's default, or by none?"""
+    """Return whether the column's default, or none, gives two new rows one version."""
     default: Any = version.default
     return default is None or not default.is_callable or isinstance(version.type, Integer)
 
@@ -126,37 +126,48 @@ def refuse_insert(statement: Insert, params: Any) -> None:
             rows a version that SQLAlchemy would not store.
     """
     mapper = getattr(subject_of(statement), "mapper", None)
-    table: Any = statement.table
-    version: Any = versioned_tables().get(table)
-    if isinstance(mapper, Mapper):
-        version = facts(mapper).version
-        if version is not None and params:
-            refuse_first_versions(mapper, params if isinstance(params, list) else [params])
+    if not isinstance(mapper, Mapper):
+        _refuse_insert_of_table(statement, params)
+        return
+    version = facts(mapper).version
     if version is None:
         return
-    if replaces(statement):
-        raise ConfigurationError(
-            f"INSERT OR REPLACE deletes a row of {statement.table.description} and makes it again"
-            " with its first version: whoever has read it would overwrite it unseen. Use ON"
-            " CONFLICT DO UPDATE and set the version in it. Nothing was sent."
-        )
-    rows = params if isinstance(params, list) else [params or {}]
-    given = {name for row in rows for name in row}
-    if isinstance(mapper, Mapper):
-        given = set()  # SQLAlchemy stores the first version, whatever these rows say
-    if not leaves_version(statement, version, given):
+    if params:
+        refuse_first_versions(mapper, params if isinstance(params, list) else [params])
+    _refuse_replacing(statement)
+    # SQLAlchemy stores the first version, not those of these rows
+    if not leaves_version(statement, version):
         return
-    if not isinstance(mapper, Mapper):
-        if version.onupdate is None and moved_by_flushes(version) is None:
-            return  # the database moves it, or the application
-        raise _left(statement.table.description, version, str(version))
     if facts(mapper).by_application or facts(mapper).by_itself:
         return
     cls, key = mapper.class_.__name__, facts(mapper).token
-    raise _left(cls, version, f"{cls}.{key}", by_values=facts(mapper).by_values)
+    raise _version_left_error(cls, version, f"{cls}.{key}", by_values=facts(mapper).by_values)
 
 
-def _left(
+def _refuse_insert_of_table(statement: Insert, params: Any) -> None:
+    table: Any = statement.table
+    version: Any = versioned_tables().get(table)
+    if version is None:
+        return
+    _refuse_replacing(statement)
+    rows = params if isinstance(params, list) else [params or {}]
+    given = {name for row in rows for name in row}
+    moved_elsewhere = version.onupdate is None and moved_by_flushes(version) is None
+    if moved_elsewhere or not leaves_version(statement, version, given):
+        return  # by the database, or by the application
+    raise _version_left_error(table.description, version, str(version))
+
+
+def _refuse_replacing(statement: Insert) -> None:
+    if replaces_rows(statement):
+        raise ConfigurationError(
+            f"INSERT OR REPLACE deletes a row of {statement.table.description} and makes it again"
+            " with its first version: a session that has read it would overwrite it unseen. Use ON"
+            " CONFLICT DO UPDATE and set the version in it. Nothing was sent."
+        )
+
+
+def _version_left_error(
     what: str, version: Column[Any], now: str, *, by_values: bool = False
 ) -> ConfigurationError:
     onupdate: Any = version.onupdate
@@ -166,41 +177,41 @@ def _left(
     if by_values:
         following = "the one that its token makes from the new values"
     return ConfigurationError(
-        f"The upsert of {what} changes a stored row and leaves its version: whoever has read the"
-        f" row would overwrite it unseen. Set {version.name!r} in it to {following} (and not to"
+        f"The upsert of {what} changes a stored row and leaves its version: a session that has read"
+        f" the row would overwrite it unseen. Set {version.name!r} in it to {following} (and not to"
         " that of the new row, which is the first one). Nothing was sent."
     )
 
 
-def refuse_unasked(demands: Demands, statement: Any) -> None:
-    """Refuse what may write rows of which something is demanded, and that nobody can look at.
+def refuse_unchecked(demands: Demands, statement: Any) -> None:
+    """Refuse a write of demanded rows that cannot be read before it.
 
     Raises:
         ConfigurationError: it is a SQL text that changes such a table, or an upsert of one, or has
             a statement that writes one inside (``from_statement()``, a CTE of PostgreSQL).
     """
     if isinstance(statement, Insert):
-        if demands.may_concern(statement.table) and changes_stored_rows(statement):
+        if demands.may_concern_table(statement.table) and changes_stored_rows(statement):
             for cls in _demanded_classes(demands, statement.table):
-                raise _upsert(cls, statement.table)
+                raise _upsert_error(cls, statement.table)
     elif (sql := sql_of(statement)) is not None:
         refuse_text(demands, sql)
         return
-    refuse_inside(demands, statement)
+    refuse_inner_writes(demands, statement)
 
 
 #: Statements in which there is no other one, by SQLAlchemy's keys: most programs have a few.
-_alone: set[Any] = set()
-_MOST = 1_000
+_without_inner_writes: set[Any] = set()
+_MOST_KEYS = 1_000
 
 
-def inside_of(statement: Any) -> Sequence[Any]:
-    """The statements inside of another one that may write rows."""
+def inner_writes_of(statement: Any) -> Sequence[Any]:
+    """Return the statements inside another one that may write rows."""
     if not isinstance(statement, ClauseElement):  # a sequence, which is no statement
         return ()
     found = cache_key_of(statement)
     key = None if found is None else found.key
-    if key in _alone:
+    if key in _without_inner_writes:
         return ()
     inside = [
         one
@@ -208,30 +219,30 @@ def inside_of(statement: Any) -> Sequence[Any]:
         if one is not statement and isinstance(one, (Update, Delete, Insert, TextClause))
     ]
     if not inside and key is not None:
-        if len(_alone) >= _MOST:
-            _alone.clear()
-        _alone.add(key)
+        if len(_without_inner_writes) >= _MOST_KEYS:
+            _without_inner_writes.clear()
+        _without_inner_writes.add(key)
     return inside
 
 
-def refuse_inside(demands: Demands, statement: Any) -> None:
-    """Refuse a statement with another one inside that writes such rows."""
-    for one in inside_of(statement):
+def refuse_inner_writes(demands: Demands, statement: Any) -> None:
+    """Refuse a statement that contains another one which writes such rows."""
+    for one in inner_writes_of(statement):
         if isinstance(one, (Insert, TextClause)):
-            refuse_unasked(demands, one)
+            refuse_unchecked(demands, one)
         else:
             for cls in _demanded_classes(demands, one.table):
-                raise _inside(cls)
+                raise _inner_write_error(cls)
 
 
 def refuse_text(demands: Demands, sql: str) -> None:
-    """The same of a SQL text that is no statement of SQLAlchemy's."""
-    if not may_write(sql) or not demands.may_be_named(sql):
+    """Refuse a SQL text, which is no statement of SQLAlchemy, for the same reasons."""
+    if not may_write(sql) or not demands.may_be_named_in(sql):
         return
     known = {
         table.name.lower(): mapper.class_.__name__
         for mapper in all_mappers()
-        if demands.on(mapper)
+        if demands.conditions_for(mapper)
         for table in mapper.tables
         if isinstance(table, Table)
     }
@@ -239,15 +250,15 @@ def refuse_text(demands: Demands, sql: str) -> None:
         cls = known[name]
         raise ConfigurationError(
             f"The SQL text writes the table {name!r}, and the session demands something of each row"
-            f" of {cls} that it writes (optilock.demand, or the leases of the class), which nobody"
-            f" can ask of the rows of a text. Write update({cls}).where(...) or"
+            f" of {cls} that it writes (optilock.statements.demand, or the leases of the class),"
+            f" which cannot be checked for the rows of a text. Write update({cls}).where(...) or"
             f" delete({cls}).where(...), or change the objects; rows of which nothing is to be"
             " demanded are written by a session without the demand. Nothing was sent."
         )
 
 
-def refuse_others(demands: Demands, statement: Any, tables: set[Any]) -> None:
-    """Refuse a statement that writes an alias, or one more table (MariaDB).
+def refuse_other_tables(demands: Demands, statement: Any, tables: set[Any]) -> None:
+    """Refuse a statement that writes an alias, or a further table (MariaDB).
 
     Raises:
         ConfigurationError: something is demanded of those rows.
@@ -267,34 +278,34 @@ def refuse_others(demands: Demands, statement: Any, tables: set[Any]) -> None:
 
 
 def tables_set_by(statement: Update) -> Iterator[Any]:
-    """The tables of which it sets columns, as far as these name theirs."""
+    """Return the tables whose columns it sets, as far as the names include a table."""
     return (table for name in names_set_by(statement) if (table := _table_of(name)) is not None)
 
 
 def _table_of(named: Any) -> Any:
-    """The table of a column, or of an attribute, that a statement sets; a name has none."""
+    """Return the table of a column, or of an attribute, that a statement sets; a name has none."""
     column = named.__clause_element__() if hasattr(named, "__clause_element__") else named
     return getattr(column, "table", None)
 
 
 def _demanded_classes(demands: Demands, table: Any) -> list[str]:
-    if not demands.may_concern(table):
+    if not demands.may_concern_table(table):
         return []
-    return [one.class_.__name__ for one in classes_over(table) if demands.on(one)]
+    return [one.class_.__name__ for one in classes_over(table) if demands.conditions_for(one)]
 
 
-def _inside(cls: str) -> ConfigurationError:
+def _inner_write_error(cls: str) -> ConfigurationError:
     return ConfigurationError(
         f"A statement that writes rows of {cls} is inside of another one, and the session demands"
-        " something of each of these rows, which nobody can ask there: execute it by itself, with"
-        " returning() if its rows are wanted. Nothing was sent."
+        " something of each of these rows, which cannot be checked there: execute it"
+        " separately, with returning() if its rows are wanted. Nothing was sent."
     )
 
 
-def _upsert(cls: str, table: Any) -> ConfigurationError:
+def _upsert_error(cls: str, table: Any) -> ConfigurationError:
     return ConfigurationError(
         f"The upsert of {table.description} may change a stored row, and the session demands"
-        f" something of each row of {cls} that it changes, which nobody can ask of it. Insert what"
+        f" something of each row of {cls} that it changes, which cannot be checked. Insert what"
         f" is new (ON CONFLICT DO NOTHING), and write update({cls}).where(...) for what is stored."
         " Nothing was sent."
     )
@@ -305,13 +316,13 @@ def _upsert(cls: str, table: Any) -> ConfigurationError:
 _NOTHING_SENT = "Nothing was sent."
 
 
-def refuse_forgotten(statement: Any) -> None:
+def refuse_unversioned_change(statement: Any) -> None:
     """Refuse a statement that changes rows of a class without a version, also inside of another.
 
     Raises:
         ConfigurationError: it does, and the class does not say that it needs none.
     """
-    for one in (statement, *inside_of(statement)):
+    for one in (statement, *inner_writes_of(statement)):
         if isinstance(one, (Update, Delete)) or (
             isinstance(one, Insert) and changes_stored_rows(one)
         ):
@@ -322,16 +333,16 @@ def _refuse_change(statement: Any) -> None:
     mapper = getattr(subject_of(statement), "mapper", None)
     tables = set(_tables_written(statement))
     if isinstance(mapper, Mapper):
-        refuse_class(mapper)
+        refuse_unversioned_class(mapper)
         tables.difference_update(mapper.tables)
     for table in tables:
-        found = _forgotten_over(table)
+        found = _unversioned_class_of(table)
         if found is not None:
-            raise forgotten(found)
+            raise strict_mode_error(found)
 
 
 def _tables_written(statement: Any) -> Iterable[Table]:
-    """Its table, or that of the alias, and others that an UPDATE sets columns of (MariaDB)."""
+    """Yield its table, or that of the alias, and others whose columns an UPDATE sets (MariaDB)."""
     for one in visitors.iterate(statement.table):
         if isinstance(one, Table):
             yield one
@@ -339,8 +350,8 @@ def _tables_written(statement: Any) -> Iterable[Table]:
         yield from tables_set_by(statement)
 
 
-def _forgotten_over(table: Table) -> Mapper[Any] | None:
-    """A class whose rows are in the table, which has no version: unless it is a link table."""
+def _unversioned_class_of(table: Table) -> Mapper[Any] | None:
+    """Return a class without a version whose rows are in the table, unless it is a link table."""
     classes = classes_over(table)
     if any(one.version_id_col is not None and one.version_id_col.table is table for one in classes):
         return None
@@ -349,34 +360,37 @@ def _forgotten_over(table: Table) -> Mapper[Any] | None:
 
 
 def _is_link(table: Table) -> bool:
-    """Of classes beside it: to ask a class elsewhere would configure what is no matter of ours."""
-    beside = (
+    """Return whether classes of the same metadata use it as a link table.
+
+    Other classes are not examined, because that would configure their mappers.
+    """
+    neighbours = (
         one
         for one in all_mappers()
         if any(isinstance(its, Table) and its.metadata is table.metadata for its in one.tables)
     )
-    return any(each.secondary is table for mapper in beside for each in mapper.relationships)
+    return any(each.secondary is table for mapper in neighbours for each in mapper.relationships)
 
 
-def refuse_class(mapper: Mapper[Any]) -> None:
+def refuse_unversioned_class(mapper: Mapper[Any]) -> None:
     """Refuse to change rows of the class where they have no version.
 
     Raises:
         ConfigurationError: they have none, and the class does not say that it needs none.
     """
     if facts(mapper).forgotten:
-        raise forgotten(mapper)
+        raise strict_mode_error(mapper)
 
 
-def forgotten(
+def strict_mode_error(
     mapper: Mapper[Any], identity: Identity | None = None, *, then: str = _NOTHING_SENT
 ) -> ConfigurationError:
-    """The row, or rows, of the class would be written without a version."""
+    """Return the error of a row, or rows, that would be written without a version."""
     name = mapper.class_.__name__
     what = f"Rows of {name} were" if identity is None else f"{name} {identity!r} was"
     return ConfigurationError(
         f"{what} to be changed in a strict session, and the class has no version: the change would"
-        " go over whatever somebody else has written meanwhile, and nobody would be told. Add the"
+        " silently overwrite changes that another transaction has made in the meantime. Add the"
         f" mixin optilock.Versioned to {name}; or, where its rows need no version, say so in the"
         f" class: __version_token__ = None. {then}"
     )

@@ -1,4 +1,4 @@
-"""What a session has to know of its own statements.
+"""The effects of a session's own statements, and how a rollback takes them back.
 
 ::
 
@@ -6,13 +6,14 @@
     page = session.get(Page, 1)      # version 2, which the rollback undoes
     session.rollback()               # and which the next writer will make again
 
-Which rows a statement moved, nobody knows afterwards. If it is rolled back, an object that was read
-after it may hold a version that never was, and a counter gives that number to somebody else's next
-write. So what the session's objects held before is noted, and the others must be read again. Of a
-SQL text it is enough that it names a versioned table behind UPDATE, MERGE or REPLACE, or in an
-upsert; one that calls a procedure may change any row. So are rows that the session inserts by a
-statement, and then reads: after the rollback somebody else may insert them, in the same first
-version. Objects that it had before are not theirs.
+The rows that a statement moved are unknown afterwards. If it is rolled back, an object that was
+read after it may hold a version that was never stored, and a counter gives that number to the next
+write of another transaction. So the versions that the session's objects held before are noted, and
+other objects must be read again. A SQL text counts as such a statement if it names a versioned
+table behind UPDATE, MERGE or REPLACE, or in an upsert. A text that calls a procedure may change any
+row. Rows that the session inserts by a statement, and then reads, are treated in the same way:
+after the rollback another transaction may insert them, in the same first version. Objects that it
+had before are not theirs.
 
 Rows that were promised (``expect``, ``verify``) and that the statement found in the promised
 version are ours from then on, as rows that a flush has written. Objects whose rows it found in the
@@ -29,23 +30,23 @@ from sqlalchemy import Connection, Insert, TextClause
 from sqlalchemy.orm import Mapper, Session
 
 from optilock.mapped import Identity, State, facts, identity_of, place_of
-from optilock.mapping.compared import comparing
+from optilock.mapping.original_values import class_comparing
 from optilock.mapping.tables import joined_tables, owner_of, versioned_tables
 from optilock.undocumented.flushes import expire_with_savepoint
 from optilock.undocumented.statements import upsert_of
-from optilock.watched.rows.seen import moved_back, moved_by_us, version_seen
+from optilock.watched.rows.seen import follow_move, undo_of_move, version_seen
 from optilock.watched.rows.stored import read_stored
-from optilock.watched.session.records import Promise, Stated
-from optilock.watched.session.watched import watched
+from optilock.watched.session.record import session_record
+from optilock.watched.session.values import Promise, SentStatement
 from optilock.watched.statements.sql_text import calls_code, tables_added_to, tables_changed
 
 
-def note(session: Session, mapper: Mapper[Any], *, adds: bool = False) -> None:
-    """If the statement is rolled back, what was read after it has to be read again.
+def note_statement(session: Session, mapper: Mapper[Any], *, adds: bool = False) -> None:
+    """Record a statement: if it is rolled back, rows that were read after it must be read again.
 
     The transaction must have begun. ``adds``: the statement changes no row that was stored.
     """
-    known = watched(session)
+    record = session_record(session)
     tokens: dict[Mapper[Any], str] = {}
     held: dict[State, Any] = {}
     for state in objects_of(session, mapper).values():
@@ -53,13 +54,13 @@ def note(session: Session, mapper: Mapper[Any], *, adds: bool = False) -> None:
         if token is None:
             token = tokens[state.mapper] = facts(state.mapper).token
         held[state] = version_seen(state, token) if token else None
-    known.stated.append(Stated(facts(mapper).root, held, len(known.sent), adds))
+    record.stated.append(SentStatement(facts(mapper).root, held, len(record.sent), adds))
 
 
 def objects_of(session: Session, mapper: Mapper[Any]) -> dict[Identity, State]:
-    """Objects of the session for rows of the class, or of its hierarchy, by their keys."""
+    """Return the session's objects for rows of the class, or of its hierarchy, by their keys."""
     base = facts(mapper).root
-    related: dict[Mapper[Any], bool] = {}  # asked once a class, not once an object
+    related: dict[Mapper[Any], bool] = {}  # once for a class, not for an object
     found: dict[Identity, State] = {}
     for state in session.identity_map.all_states():
         if state.mapper not in related:
@@ -69,11 +70,11 @@ def objects_of(session: Session, mapper: Mapper[Any]) -> dict[Identity, State]:
     return found
 
 
-# -- SQL text and upserts: nobody looks at their rows ---------------------------------------------
+# -- SQL text and upserts, whose rows are not read -------------------------------------------------
 
 
-class Unseen(NamedTuple):
-    """Classes by what a statement does to their rows; mostly none."""
+class UnseenRows(NamedTuple):
+    """Classes whose rows a statement changes or adds without a read; mostly none."""
 
     #: Stored rows may be changed.
     changed: Collection[Mapper[Any]] = ()
@@ -81,29 +82,31 @@ class Unseen(NamedTuple):
     added: Collection[Mapper[Any]] = ()
 
 
-_NOTHING = Unseen()
+_NOTHING = UnseenRows()
 
 
-def unseen_of(statement: Any) -> Unseen:
-    """What the statement does to rows of versioned classes that nobody looks at."""
+def unseen_rows_of(statement: Any) -> UnseenRows:
+    """Return the statement's effect on rows of versioned classes that are not read before it."""
     if isinstance(statement, TextClause):
         added = _classes_of(_named(tables_added_to(statement.text)))
-        return Unseen(_classes_of(_changed_by(statement.text)), added)
+        return UnseenRows(_classes_of(_changed_by(statement.text)), added)
     if isinstance(statement, Insert):
         classes = _classes_of([statement.table])
-        return Unseen(classes) if upsert_of(statement) is not None else Unseen(added=classes)
+        return (
+            UnseenRows(classes) if upsert_of(statement) is not None else UnseenRows(added=classes)
+        )
     return _NOTHING
 
 
-def note_unseen(session: Session, unseen: Unseen) -> None:
-    """The statement is about to be sent, in the transaction that has begun."""
-    known = watched(session)
+def note_unseen_rows(session: Session, unseen: UnseenRows) -> None:
+    """Record a statement that is about to be sent, in the transaction that has begun."""
+    record = session_record(session)
     for mapper in unseen.changed:
-        note(session, mapper)
+        note_statement(session, mapper)
     for mapper in unseen.added:
-        if facts(mapper).root not in known.added_to:  # whoever was read since is in doubt already
-            known.added_to.add(facts(mapper).root)
-            note(session, mapper, adds=True)
+        if facts(mapper).root not in record.added_to:  # rows read since are in doubt already
+            record.added_to.add(facts(mapper).root)
+            note_statement(session, mapper, adds=True)
 
 
 def _changed_by(sql: str) -> Iterable[Any]:
@@ -118,17 +121,19 @@ def _named(names: Collection[str]) -> Iterable[Any]:
 
 
 def _classes_of(tables: Iterable[Any]) -> set[Mapper[Any]]:
-    """The roots of the classes whose rows are in these tables."""
-    found = (owner_of(table) or joined_tables().get(table) or comparing(table) for table in tables)
+    """Return the roots of the classes whose rows are in these tables."""
+    found = (
+        owner_of(table) or joined_tables().get(table) or class_comparing(table) for table in tables
+    )
     return {facts(mapper).root for mapper in found if mapper is not None}
 
 
-# -- promises -------------------------------------------------------------------------------------
+# -- promises --------------------------------------------------------------------------------------
 
 
 def promised_rows(session: Session, mapper: Mapper[Any]) -> dict[Any, Promise]:
-    """Key -> what the transaction has promised about rows of the class."""
-    promises = watched(session).promises
+    """Return the transaction's promises about rows of the class, by key."""
+    promises = session_record(session).promises
     if not promises:
         return {}
     promises.in_transaction(session.get_transaction())
@@ -139,19 +144,19 @@ def promised_rows(session: Session, mapper: Mapper[Any]) -> dict[Any, Promise]:
 def keep_promises(
     session: Session, promised: Mapping[Any, Promise], found: Mapping[Any, Any]
 ) -> None:
-    """Rows that the statement moves in the version that was promised are ours from here on."""
-    rows = watched(session).stated[-1].rows
+    """Count rows that the statement moves in the promised version as ours from here on."""
+    rows = session_record(session).stated[-1].rows
     for identity, promise in promised.items():
         if identity in found and found[identity] == promise.version:
             rows.add((facts(promise.mapper).root, identity))
 
 
-# -- versions -------------------------------------------------------------------------------------
+# -- versions --------------------------------------------------------------------------------------
 
 
 @contextmanager
-def versions_kept(mapper: Mapper[Any], states: Iterable[State]) -> Iterator[None]:
-    """SQLAlchemy expires a version, or gives it the new value, also where the object is older."""
+def keep_versions(mapper: Mapper[Any], states: Iterable[State]) -> Iterator[None]:
+    """Restore versions that SQLAlchemy expires, or moves, also where the object is older."""
     key = facts(mapper).token
     versions = [(state, state.dict[key]) for state in states if key in state.dict]
     yield
@@ -167,7 +172,7 @@ def versions_after(
     *,
     certain: bool,
 ) -> dict[State, Any]:
-    """The versions that a statement has made, read where they cannot be told from those before."""
+    """Return the versions that a statement has made, read where they cannot be computed."""
     kind, key = facts(mapper).kind, facts(mapper).token
     if certain and kind is not None and kind.predictable:
         return {state: kind.next(version) for state, version in before}
@@ -176,7 +181,7 @@ def versions_after(
     return {state: stored.get(one, {}).get(key) for state, one in identities.items()}
 
 
-def take_over(
+def take_over_versions(
     session: Session,
     connection: Connection,
     mapper: Mapper[Any],
@@ -184,12 +189,12 @@ def take_over(
     *,
     certain: bool,
 ) -> None:
-    """Give the objects the versions that the statement has made: the next ones, if ``certain``."""
+    """Give the objects the statement's versions: the next ones, if ``certain``."""
     key = facts(mapper).token
     after = versions_after(connection, mapper, matched, certain=certain)
-    known = watched(session)
+    record = session_record(session)
     for state, before in matched:
         if after[state] is not None:
-            moved_by_us(state, key, before, after[state])
-            known.move(place_of(state), before, moved_back(state, key, before, after[state]))
+            follow_move(state, key, before, after[state])
+            record.move(place_of(state), before, undo_of_move(state, key, before, after[state]))
     expire_with_savepoint(session, [state for state, _ in matched])  # a savepoint expires them, too

@@ -1,8 +1,8 @@
-"""Which tables does a SQL text write, and does it mention the version of those that have one?
+"""The tables that a SQL text writes, and whether it mentions their versions.
 
-A text is not parsed, only searched: words such as ``UPDATE``, the names of tables behind them, and
-the name of the version anywhere. Comments and literals do not count. Modifiers (``UPDATE OR
-REPLACE``, ``DELETE QUICK``) and MariaDB's statements of several tables are known.
+A text is not parsed, only searched: for words such as ``UPDATE``, for the names of tables behind
+them, and for the name of the version anywhere. Comments and literals do not count. Modifiers
+(``UPDATE OR REPLACE``, ``DELETE QUICK``) and MariaDB's statements of several tables are known.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _VERBS = ("UPDATE", "REPLACE", "MERGE")
 _ADDS = re.compile(r"INSERT", re.IGNORECASE)
 _REPLACES = re.compile(r"\bOR\s+REPLACE\b", re.IGNORECASE)
 _UPSERT = re.compile(r"\bON\s+(CONFLICT\b.*\bDO\s+UPDATE|DUPLICATE\s+KEY\s+UPDATE)\b", re.I | re.S)
-#: Several tables: what is listed, and where their names and aliases are.
+#: Several tables: the listed ones, and the part with their names and aliases.
 _MANY_UPDATED = re.compile(r"\bUPDATE\b(?P<refs>[^;]*?)\bSET\b(?P<targets>[^;]*)", re.I | re.S)
 _MANY_DELETED = re.compile(
     r"\bDELETE\b(?P<targets>[^;]*?)\b(?P<by>FROM|USING)\b(?P<refs>[^;]*)", re.I | re.S
@@ -46,8 +46,8 @@ _CALLS = re.compile(r"^\s*(CALL|DO|EXEC|EXECUTE)\b", re.I)
 _TRUNCATED = re.compile(r"(?:^|;)\s*TRUNCATE\b(?P<targets>[^;]*)", re.I)
 
 
-def written_unversioned(sql: str) -> Iterator[tuple[str, str, Column[Any]]]:
-    """(table, verb, version) of each versioned table that is written without its version."""
+def unversioned_writes(sql: str) -> Iterator[tuple[str, str, Column[Any]]]:
+    """Yield (table, verb, version) of each versioned table that is written without its version."""
     text = _NOISE.sub(" ", sql)
     tables = _by_name()
     seen = set()
@@ -62,7 +62,7 @@ def written_unversioned(sql: str) -> Iterator[tuple[str, str, Column[Any]]]:
 
 
 def tables_changed(sql: str) -> set[str]:
-    """The names of the versioned tables whose stored rows it may change; often none."""
+    """Return the names of the versioned tables whose stored rows it may change; often none."""
     if not _CHANGES.search(sql):
         return set()
     text = _NOISE.sub(" ", sql)
@@ -75,7 +75,7 @@ def tables_changed(sql: str) -> set[str]:
 
 
 def tables_added_to(sql: str) -> set[str]:
-    """The names of the versioned tables that get new rows from it; mostly none."""
+    """Return the names of the versioned tables that get new rows from it; mostly none."""
     if not _ADDS.search(sql):
         return set()
     tables = _by_name()
@@ -84,12 +84,12 @@ def tables_added_to(sql: str) -> set[str]:
 
 
 def may_write(sql: str) -> bool:
-    """Is there a word that changes or deletes stored rows? A look that costs little."""
+    """Return whether a word changes or deletes stored rows. A cheap check."""
     return bool(_CHANGES.search(sql) or _DELETES.search(sql))
 
 
 def tables_written(sql: str, names: Collection[str]) -> set[str]:
-    """Those of the tables with these names whose stored rows it may change or delete."""
+    """Return those of the tables with these names whose stored rows it may change or delete."""
     text = _NOISE.sub(" ", sql)
     return {
         name
@@ -99,9 +99,9 @@ def tables_written(sql: str, names: Collection[str]) -> set[str]:
 
 
 def sql_of(statement: Any) -> str | None:
-    """The text of ``text()``, also with ``columns()`` or in ``from_statement()``; of ``DDL()``.
+    """Return the text of ``text()``, of ``DDL()``, or of ``columns()`` or ``from_statement()``.
 
-    What is compiled already is a text, too.
+    A compiled statement has a text, too.
     """
     while isinstance(statement, (TextualSelect, FromStatement)):
         statement = statement.element
@@ -113,7 +113,7 @@ def sql_of(statement: Any) -> str | None:
 
 
 def calls_code(sql: str) -> bool:
-    """Does it call a procedure, or bring code along? Then nobody knows what it changes."""
+    """Return whether it calls a procedure, or contains code. Its changes are unknown then."""
     return bool(_CALLS.search(_NOISE.sub(" ", sql)))
 
 
@@ -133,29 +133,30 @@ def _first(text: str) -> Iterator[tuple[str, str]]:
 
 
 def _further(text: str, tables: Collection[str]) -> Iterator[tuple[str, str]]:
-    """Of the statements that name several tables: those that are written."""
+    """Yield the tables written by statements that name several tables, with the verb."""
     for found in _MANY_UPDATED.finditer(text):
         set_by = {_plain(m) for m in re.findall(rf"({_NAME})\s*\.\s*{_NAME}\s*=", found["targets"])}
         for name, alias in _referred(found["refs"], tables):
             if set_by & {name, alias}:
                 yield name, "UPDATE"
     for found in _MANY_DELETED.finditer(text):
-        targets = found["targets"]
-        if found["by"].upper() == "FROM" and not targets.strip():  # DELETE FROM a USING a, b
-            targets, _, refs = re.split(r"\b(USING)\b", found["refs"] + " USING ", flags=re.I)[:3]
-        else:
-            refs = found["refs"]
-        named = {_plain(name) for name in re.findall(_NAME, targets)}
-        for name, alias in _referred(refs, tables):
-            if named & {name, alias}:
-                yield name, "DELETE"
+        for name in _deleted_by(found, tables):
+            yield name, "DELETE"
     for found in _TRUNCATED.finditer(text):
         for name in re.findall(_NAME, found["targets"]):
             yield _plain(name), "TRUNCATE"
 
 
+def _deleted_by(found: re.Match[str], tables: Collection[str]) -> Iterator[str]:
+    targets, refs = found["targets"], found["refs"]
+    if found["by"].upper() == "FROM" and not targets.strip():  # DELETE FROM a USING a, b
+        targets, _, refs = re.split(r"\b(USING)\b", refs + " USING ", flags=re.I)[:3]
+    named = {_plain(name) for name in re.findall(_NAME, targets)}
+    return (name for name, alias in _referred(refs, tables) if named & {name, alias})
+
+
 def _referred(refs: str, tables: Collection[str]) -> Iterator[tuple[str, str]]:
-    """The versioned tables among ``a JOIN b AS x ON …``, each with its alias or its own name."""
+    """Yield the versioned tables in ``a JOIN b AS x ON …``, each with its alias or its own name."""
     for found in re.finditer(rf"({_NAME})(?:\s+(?:AS\s+)?({_NAME}))?", refs, re.I):
         name = _plain(found[1])
         if name in tables:
@@ -167,7 +168,7 @@ def _plain(name: str) -> str:
 
 
 def _is_a_lock(text: str, found: re.Match[str]) -> bool:
-    """``SELECT … FOR UPDATE OF accounts`` and ``ON UPDATE`` are no writes."""
+    """Return whether it is no write: ``SELECT … FOR UPDATE OF accounts``, or ``ON UPDATE``."""
     before = text[: found.start()].rstrip().upper()
     return before.endswith((" FOR", "\nFOR", " NO KEY", " ON", " DO"))
 

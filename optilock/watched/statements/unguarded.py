@@ -1,19 +1,19 @@
-"""Find statements that go around the version.
+"""A search for statements that bypass the version.
 
 ::
 
     guard_statements(engine, "warn")       # in tests and in development
-    guard_statements(engine, "forbid")     # where nobody should do it any more
+    guard_statements(engine, "forbid")     # where no statement should do it any more
 
-What is looked at is everything that the engine executes: Core UPDATE and DELETE of a versioned
-table, or of an alias of it, that do not compare the version (also inside of a CTE, and of the other
-tables of joined rows), upserts that leave it as it is, and SQL text that writes a
-versioned table and does not mention its version column. The ORM's own statements, and
-optilock's, do compare it, or move it on purpose (``update(Account)`` in a session), and pass.
+It checks all statements that the engine executes: Core UPDATE and DELETE of a versioned table, or
+of an alias of it, that do not compare the version (also inside a CTE, and of the other tables of
+joined rows), upserts that leave it unchanged, and SQL text that writes a versioned table and does
+not mention its version column. The statements of the ORM, and of optilock, do compare it, or move
+it on purpose (``update(Account)`` in a session), and pass.
 
 ``"warn"`` gives an ``UnguardedStatementWarning`` that points to the caller's line; ``"forbid"``
-raises ``UnguardedStatement`` before anything is sent. It is a help for finding code, off by
-default, and no fence: text in a stored procedure is not seen (a trigger would see it).
+raises ``UnguardedStatement`` before anything is sent. It helps to find code, and is off by
+default. It is no protection: text in a stored procedure is not checked (a trigger would see it).
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from optilock.errors import (
 )
 from optilock.mapping.tables import joined_tables, moved_by_flushes, versioned_tables
 from optilock.undocumented.statements import is_of_the_orm, values_of
-from optilock.watched.session.watched import level_of_caller
-from optilock.watched.statements.refusals import leaves_version, replaces
-from optilock.watched.statements.sql_text import written_unversioned
+from optilock.watched.session.record import level_of_caller
+from optilock.watched.statements.refusals import leaves_version, replaces_rows
+from optilock.watched.statements.sql_text import unversioned_writes
 
 _CHANGES = (Update, Delete, Insert)
 Mode = Literal["warn", "forbid"]
@@ -43,7 +43,7 @@ _installed: WeakKeyDictionary[Engine, Callable[..., None]] = WeakKeyDictionary()
 
 
 def guard_statements(engine: Any, mode: Mode = "warn") -> None:
-    """Look at every statement of ``engine`` (also an ``AsyncEngine``) from here on.
+    """Check every statement of ``engine`` (also an ``AsyncEngine``) from here on.
 
     Calling it again changes the mode.
 
@@ -74,16 +74,28 @@ def guard_statements(engine: Any, mode: Mode = "warn") -> None:
     _installed[engine] = before_cursor_execute
 
 
-def _problems(sql: str, context: Any) -> Iterator[str]:
+def changes_executed(context: Any) -> Iterator[tuple[Any, bool]]:
+    """Yield the Core changes that are executed, each with whether it is in a CTE.
+
+    ``(None, False)`` stands for a SQL text.
+    """
     compiled = getattr(context, "compiled", None)
     statement = None if compiled is None else compiled.statement
     for cte in getattr(compiled, "ctes", None) or ():
         if isinstance(cte.element, _CHANGES):
-            yield from _of_core(cte.element, context, inside=True)
+            yield cte.element, True
     if isinstance(statement, _CHANGES):
-        yield from _of_core(statement, context)
+        yield statement, False
     elif statement is None or statement.__visit_name__ in ("textclause", "text"):
-        for name, verb, version in written_unversioned(sql):
+        yield None, False
+
+
+def _problems(sql: str, context: Any) -> Iterator[str]:
+    for statement, in_cte in changes_executed(context):
+        if statement is not None:
+            yield from _problems_of_core(statement, context, inside=in_cte)
+            continue
+        for name, verb, version in unversioned_writes(sql):
             yield (
                 f"SQL text writes {name} ({verb}) without {version.name}: it goes around the check."
                 " Use objects in a session, optilock.bulk_update(), or compare and move"
@@ -91,52 +103,64 @@ def _problems(sql: str, context: Any) -> Iterator[str]:
             )
 
 
-# -- Core -----------------------------------------------------------------------------------------
+# -- Core ------------------------------------------------------------------------------------------
 
 
-def _of_core(statement: Any, context: Any, *, inside: bool = False) -> Iterator[str]:
+def _problems_of_core(statement: Any, context: Any, *, inside: bool = False) -> Iterator[str]:
     named = values_of(statement) if isinstance(statement, Update) else ()
     others = {getattr(name, "table", statement.table) for name in named} - {statement.table}
     for table in (statement.table, *others):  # MariaDB: several tables
-        yield from _of_table(table, statement, context, inside=inside)
+        yield from _problems_of_table(table, statement, context, inside=inside)
 
 
-def _of_table(given: Any, statement: Any, context: Any, *, inside: bool) -> Iterator[str]:
+def _problems_of_table(given: Any, statement: Any, context: Any, *, inside: bool) -> Iterator[str]:
     table = getattr(given, "element", given)  # an alias of it
-    joined = joined_tables().get(table)
-    version: Any = versioned_tables().get(table) if joined is None else joined.version_id_col
-    as_named = table is given and not (inside and joined is not None)
+    version = version_of_table(table)
+    is_joined = table in joined_tables()
+    as_named = table is given and not (inside and is_joined)
     upsert = isinstance(statement, Insert)
-    if version is None or (as_named and not upsert and _from_orm(statement, context)):
+    if version is None or (as_named and not upsert and _is_from_orm(statement, context)):
         return
-    name, column = table.description, version.name
-    if joined is not None:
-        column = f"{version.table.description}.{version.name}"
+    column = f"{version.table.description}.{version.name}" if is_joined else version.name
     if upsert:
-        if replaces(statement) or _leaves(statement, version, context):
-            yield (
-                f"An upsert of {name} changes stored rows and leaves {column}: whoever has"
-                f" read them would overwrite them unseen. Set {column} in it as well."
-            )
-    elif not compares(statement, version):
-        verb = "UPDATE" if isinstance(statement, Update) else "DELETE"
-        yield (
-            f"A Core {verb} of {name} does not compare {column}: it overwrites what its"
-            " author may not have seen. Change objects in a session, use optilock.bulk_update(),"
-            f" or add {column} to its WHERE."
-        )
+        if replaces_rows(statement) or _leaves_version(statement, version, context):
+            yield _upsert_message(table.description, column)
+    elif not compares_version(statement, version):
+        yield _not_compared_message(statement, table.description, column)
 
 
-def _from_orm(statement: Any, context: Any) -> bool:
-    """The unit of work's, or ``update(Account)`` of a session, which moves the version."""
+def version_of_table(table: Any) -> Any:
+    """Return the version of the table's rows, perhaps in another table; ``None``: none."""
+    joined = joined_tables().get(table)
+    return versioned_tables().get(table) if joined is None else joined.version_id_col
+
+
+def _upsert_message(name: str, column: str) -> str:
+    return (
+        f"An upsert of {name} changes stored rows and leaves {column}: a session that has"
+        f" read them would overwrite them unseen. Set {column} in it as well."
+    )
+
+
+def _not_compared_message(statement: Any, name: str, column: str) -> str:
+    verb = "UPDATE" if isinstance(statement, Update) else "DELETE"
+    return (
+        f"A Core {verb} of {name} does not compare {column}: it overwrites what its"
+        " author may not have seen. Change objects in a session, use optilock.bulk_update(),"
+        f" or add {column} to its WHERE."
+    )
+
+
+def _is_from_orm(statement: Any, context: Any) -> bool:
+    """Return whether it is of the unit of work, or ``update(Account)``, which moves the version."""
     options = getattr(context, "execution_options", {})
     return "compiled_cache" in options or is_of_the_orm(statement)
 
 
-def _leaves(statement: Insert, version: Column[Any], context: Any) -> bool:
-    """The version of new rows that SQLAlchemy adds by itself is not one that somebody gives."""
+def _leaves_version(statement: Insert, version: Column[Any], context: Any) -> bool:
+    """Return whether an upsert leaves the version. One that SQLAlchemy adds is not a given one."""
     compiled, rows = context.compiled, context.compiled_parameters
-    if _from_orm(statement, context):
+    if _is_from_orm(statement, context):
         rows = ()
         if version.onupdate is None and moved_by_flushes(version) is None:
             return False  # the database moves it, or the application
@@ -144,8 +168,8 @@ def _leaves(statement: Insert, version: Column[Any], context: Any) -> bool:
     return leaves_version(statement, version, {name for row in rows[:1] for name in row} - added)
 
 
-def compares(statement: Any, version: Column[Any]) -> bool:
-    """In its WHERE; or it names the version among its values; or it matches nothing at all."""
+def compares_version(statement: Any, version: Column[Any]) -> bool:
+    """Return whether it compares the version in its WHERE, sets it, or matches nothing at all."""
     if any(getattr(n, "key", n) in (version.key, version.name) for n in values_of(statement)):
         return True
     where = statement.whereclause

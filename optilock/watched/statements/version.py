@@ -1,14 +1,14 @@
 """What an UPDATE statement does to the version: moves it, perhaps in another table, or keeps it.
 
 The version's column has an ``onupdate``. SQLAlchemy's own ``version_id_col`` has none: there the
-statement itself names the next version (:func:`moving`). Where only ignored columns change, or
-inside a ``no_bump`` block, the statement keeps the version (:func:`unmoved`).
+statement itself names the next version (:func:`move_version`). Where only ignored columns change,
+or inside a ``no_bump`` block, the statement keeps the version (:func:`keep_version`).
 
 ``update(Dog).values(tricks=...)`` writes ``dogs``, and the version of a dog is in ``animals``;
 ``update(Vehicle)`` writes ``vehicles``, and that of a car is in ``cars``. A watched session moves
-it with a second UPDATE, before the statement, with the same WHERE (:func:`move_apart`). It refuses
-two statements whose versions it cannot move: an UPDATE of an alias, where no ``onupdate`` acts, and
-one of such a table outside the ORM.
+it with a second UPDATE, before the statement, with the same WHERE (:func:`move_in_other_table`). It
+refuses two statements whose versions it cannot move: an UPDATE of an alias, where no ``onupdate``
+acts, and one of such a table outside the ORM.
 
 :func:`unchanged` is the WHERE of a statement that is meant for rows as they were read::
 
@@ -46,21 +46,19 @@ from sqlalchemy import (
 from sqlalchemy.orm import InstanceState, Mapper, Session
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
-from optilock.dialects.keys import key_in
-from optilock.errors import ConfigurationError, described
-from optilock.mapped import GIVE_ONE, facts
+from optilock.dialects.values import rows_with_keys
+from optilock.errors import ConfigurationError, describe
+from optilock.mapped import HINT_ADD_TOKEN, facts
 from optilock.mapping.tables import joined_tables, moved_by_flushes, owner_of, versioned_tables
 from optilock.tokens.row_version import TransactionId
 from optilock.tokens.timestamp import UtcDateTime
 from optilock.undocumented.statements import criteria_of, is_ordered, names_set_by
 from optilock.watched.session.connections import refuse_autocommit
-from optilock.watched.session.watched import watched
-
-__all__ = ["ALSO", "VersionType", "kind_of"]
+from optilock.watched.session.record import session_record
 
 
 def columns_set(mapper: Mapper[Any], statement: Update, params: Any) -> set[Any]:
-    """The columns that get a new value; what is no column stands for itself."""
+    """Return the columns that get a new value; a name without a column is returned as it is."""
     names = names_set_by(statement)
     if isinstance(params, Mapping):
         names += [name for name in params if name in mapper.column_attrs]
@@ -76,34 +74,37 @@ def _column(mapper: Mapper[Any], name: Any) -> Any:
 
 
 def _names_set(statement: Update, params: Any) -> set[str]:
-    """The columns of its table that it sets; other parameters are those of its WHERE."""
+    """Return the columns of its table that it sets; other parameters are those of its WHERE."""
     rows = params if isinstance(params, list) else [params]
     columns: Any = getattr(statement.table, "element", statement.table).columns
     given = {name for row in rows if isinstance(row, Mapping) for name in row if name in columns}
     return given | {str(getattr(name, "key", name)) for name in names_set_by(statement)}
 
 
-# -- versions that stay ---------------------------------------------------------------------------
+# -- versions that stay ----------------------------------------------------------------------------
 
 
 def class_stands_still(session: Session, mapper: Mapper[Any]) -> bool:
-    """Is a ``no_bump`` block open for all rows, or for this class?"""
+    """Return whether a ``no_bump`` block is open for all rows, or for this class."""
     return any(
         issubclass(mapper.class_, still.classes) if still.classes else not still.objects
-        for still in watched(session).still
+        for still in session_record(session).no_bump_blocks
     )
 
 
-def unmoved(mapper: Mapper[Any], statement: Update) -> Update:
-    """The statement of the class, saying that the version stays."""
+def keep_version(mapper: Mapper[Any], statement: Update) -> Update:
+    """Return the statement of the class, with a value that keeps the version."""
     token = facts(mapper).version
     if token.table is not mapper.local_table or token.onupdate is None or is_ordered(statement):
         return statement  # an ordered statement cannot be added to: there the version moves
     return statement.values({token: token})
 
 
-def unmoved_of_table(session: Session, statement: Any, params: Any) -> Any:
-    """An UPDATE of the table, saying that the version stays if it is to; others as they are."""
+def keep_version_of_table(session: Session, statement: Any, params: Any) -> Any:
+    """Return an UPDATE of the table that keeps a version which must not move.
+
+    Other statements are returned as they are.
+    """
     table = statement.table
     mapper = None if isinstance(statement, Delete) else owner_of(table)
     token: Any = None if mapper is None else mapper.version_id_col
@@ -121,11 +122,11 @@ def _are_ignored(mapper: Mapper[Any], table: Any, names: set[str]) -> bool:
     return bool(names) and names <= ignored
 
 
-# -- versions that move ---------------------------------------------------------------------------
+# -- versions that move ----------------------------------------------------------------------------
 
 
-def moving(mapper: Mapper[Any], statement: Update) -> Update:
-    """The statement, which names the next version where no ``onupdate`` would make it.
+def move_version(mapper: Mapper[Any], statement: Update) -> Update:
+    """Return the statement with the next version, where no ``onupdate`` would make it.
 
     Raises:
         ConfigurationError: the next version depends on the one before in a way that only Python
@@ -135,11 +136,11 @@ def moving(mapper: Mapper[Any], statement: Update) -> Update:
     if not callable(mapper.version_id_generator) or token.onupdate is not None:
         return statement
     if is_ordered(statement):
-        raise say_it(mapper, "ordered_values() cannot be added to")
-    return statement.values(dict(following(mapper)))
+        raise version_not_moved_error(mapper, "ordered_values() cannot be added to")
+    return statement.values(dict(next_version_values(mapper)))
 
 
-def move_apart(
+def move_in_other_table(
     connection: Connection, mapper: Mapper[Any], table: Any, statement: Update, params: Any
 ) -> None:
     """Move the versions of ``mapper``'s rows whose part in ``table`` the statement matches."""
@@ -150,12 +151,14 @@ def move_apart(
         for key in mapper.primary_key
     ]
     rows = select(*(local for _, local in pairs)).where(*criteria_of(statement))
-    here = key_in([key for key, _ in pairs], rows)
-    connection.execute(token.table.update().where(here).values(following(mapper)), params or {})
+    here = rows_with_keys([key for key, _ in pairs], rows)
+    connection.execute(
+        token.table.update().where(here).values(next_version_values(mapper)), params or {}
+    )
 
 
 def versioned_children(mapper: Mapper[Any]) -> list[Mapper[Any]]:
-    """Children of a class without a version that have one, in a table of their own."""
+    """Return children of a class without a version that have one, in a table of their own."""
     return [
         child
         for child in mapper.self_and_descendants
@@ -166,8 +169,8 @@ def versioned_children(mapper: Mapper[Any]) -> list[Mapper[Any]]:
     ]
 
 
-def following(mapper: Mapper[Any]) -> Mapping[Any, Any]:
-    """What an UPDATE sets so that the version moves."""
+def next_version_values(mapper: Mapper[Any]) -> Mapping[Any, Any]:
+    """Return the values that an UPDATE sets to move the version."""
     touch = facts(mapper).touch
     if touch:
         return touch
@@ -182,21 +185,21 @@ def following(mapper: Mapper[Any]) -> Mapping[Any, Any]:
     if type(first) is int and (make(1), make(41)) == (2, 42):
         return {token: token + 1}
     if make(None) == first:
-        raise say_it(mapper, "it is made in Python from the version before")
+        raise version_not_moved_error(mapper, "it is made in Python from the version before")
     return {token: first}
 
 
 def column_in(mapper: Mapper[Any], key: Any, table: Any) -> Column[Any]:
-    """The column of ``table`` that holds the same as ``key``."""
+    """Return the column of ``table`` that holds the same as ``key``."""
     columns = mapper.get_property_by_column(key).columns
     return next(one for one in columns if one.table is table)
 
 
-# -- what is refused ------------------------------------------------------------------------------
+# -- refusals --------------------------------------------------------------------------------------
 
 
 def refuse_update_of_table(statement: Update, params: Any) -> None:
-    """Refuse what would change a versioned row and leave its version.
+    """Refuse an UPDATE that would change a versioned row and leave its version.
 
     Raises:
         ConfigurationError: it is an UPDATE of an alias, of a table with SQLAlchemy's own
@@ -209,44 +212,46 @@ def refuse_update_of_table(statement: Update, params: Any) -> None:
     version = versioned_tables().get(table)
     if mapper is not None:
         if not _are_ignored(mapper, table, _names_set(statement, params)):
-            raise _apart(table, mapper)
+            raise _elsewhere_error(table, mapper)
     elif version is not None and version.key not in _names_set(statement, params):
         owner = owner_of(table)
         if owner is not None and facts(owner).by_values:
             _refuse_made_of(owner, table, _names_set(statement, params))
         native = moved_by_flushes(version)
         if native is not None or (table is not named and version.onupdate is not None):
-            raise _left(table, version, native)
+            raise _version_left_error(table, version, native)
 
 
 def _refuse_made_of(mapper: Mapper[Any], table: Any, names: set[str]) -> None:
     """Refuse to change values that the version is made from."""
     if any(column.table is table and column.key in names for column in facts(mapper).made_of):
-        raise say_it(mapper, "it is made from values, which only their object knows")
+        raise version_not_moved_error(
+            mapper, "it is made from values, which only their object knows"
+        )
 
 
-def _apart(table: Any, mapper: Mapper[Any]) -> ConfigurationError:
+def _elsewhere_error(table: Any, mapper: Mapper[Any]) -> ConfigurationError:
     cls, version = mapper.class_.__name__, mapper.version_id_col
     return ConfigurationError(
         f"The UPDATE of {table.description} leaves the version of {cls}, which is in"
-        f" {getattr(version, 'table', version)}: whoever has read the rows would overwrite"
+        f" {getattr(version, 'table', version)}: a session that has read the rows would overwrite"
         f" them unseen. Write update({_class_of(mapper, table)}), which moves it. Nothing was sent."
     )
 
 
-def _left(table: Any, version: Column[Any], native: str | None) -> ConfigurationError:
+def _version_left_error(table: Any, version: Column[Any], native: str | None) -> ConfigurationError:
     what, instead = "an alias of ", "the class or the table itself"
     if native is not None:
         what, instead = "", f"the class itself, update({native})"
     return ConfigurationError(
-        f"The UPDATE of {what}{table.description} leaves {version.name!r}: whoever has read the"
-        f" rows would overwrite them unseen. Update {instead}, or name {version.name!r} among the"
-        " values. Nothing was sent."
+        f"The UPDATE of {what}{table.description} leaves {version.name!r}: a session that has read"
+        f" the rows would overwrite them unseen. Update {instead}, or name {version.name!r} among"
+        " the values. Nothing was sent."
     )
 
 
-def refuse_by_key(mapper: Mapper[Any], children: list[Mapper[Any]]) -> NoReturn:
-    """Refuse ``update(Vehicle)`` with rows by key: which are cars, with a version?"""
+def refuse_children_by_key(mapper: Mapper[Any], children: list[Mapper[Any]]) -> NoReturn:
+    """Refuse ``update(Vehicle)`` with rows by key: some may be cars, with a version."""
     name = mapper.class_.__name__
     known = ", ".join(child.class_.__name__ for child in children)
     raise ConfigurationError(
@@ -261,7 +266,7 @@ def _class_of(mapper: Mapper[Any], table: Any) -> str:
     return str(own.class_.__name__)
 
 
-def say_it(mapper: Mapper[Any], why: str) -> ConfigurationError:
+def version_not_moved_error(mapper: Mapper[Any], why: str) -> ConfigurationError:
     cls, key = mapper.class_.__name__, facts(mapper).token
     return ConfigurationError(
         f"The UPDATE of {cls} would leave {key!r}, and optilock cannot add the next version: {why}."
@@ -270,7 +275,7 @@ def say_it(mapper: Mapper[Any], why: str) -> ConfigurationError:
 
 
 def unchanged(*objects: object) -> ColumnElement[bool]:
-    """A condition that holds for the rows of ``objects`` in the versions that were loaded.
+    """Return a condition that holds for the rows of ``objects`` in the versions that were loaded.
 
     Raises:
         ConfigurationError: no object; one that is not loaded, or has no version.
@@ -286,13 +291,15 @@ def _as_loaded(obj: Any) -> ColumnElement[bool]:
     state = inspect(obj, raiseerr=False)
     if not isinstance(state, InstanceState) or state.key is None:
         raise ConfigurationError(
-            f"unchanged() takes objects that a session has loaded, and got {described(obj)} that is"
+            f"unchanged() takes objects that a session has loaded, and got {describe(obj)} that is"
             " not stored yet, or not mapped."
         )
     mapper = state.mapper
     token = facts(mapper).token
     if not token:
-        raise ConfigurationError(f"{mapper.class_.__name__} has no version to compare: {GIVE_ONE}.")
+        raise ConfigurationError(
+            f"{mapper.class_.__name__} has no version to compare: {HINT_ADD_TOKEN}."
+        )
     version = state.committed_state.get(token, state.dict.get(token))
     if version is None:
         raise ConfigurationError(
@@ -308,24 +315,24 @@ def _as_loaded(obj: Any) -> ColumnElement[bool]:
 
 # -- the type of a version -------------------------------------------------------------------------
 
-#: Type of the versions as they are read -> what a program may give as well.
-ALSO: dict[type, tuple[type, ...]] = {Decimal: (int,), bytes: (bytearray, memoryview)}
+#: Type of the versions as they are read -> further types that a program may give.
+ALSO_ACCEPTED: dict[type, tuple[type, ...]] = {Decimal: (int,), bytes: (bytearray, memoryview)}
 #: No database has a whole number beyond.
 _LARGEST = 1 << 63
 
 
 class VersionType:
-    """Which versions the rows of a class can have."""
+    """The versions that the rows of a class can have."""
 
     def __init__(self, mapper: Mapper[Any]) -> None:
         self._mapper = mapper
         kind = facts(mapper).version.type
         self._type = _python_type(kind)
-        self._takes = () if self._type is None else (self._type, *ALSO.get(self._type, ()))
-        self._zone = _zone(kind)
+        self._takes = () if self._type is None else (self._type, *ALSO_ACCEPTED.get(self._type, ()))
+        self._zone = _has_zone(kind)
 
     def takes(self, version: Any) -> bool:
-        """Is it of the type, and no larger than any number of a database?"""
+        """Return whether it is of the type, and no larger than any number of a database."""
         if self._type is None:
             return True
         if not isinstance(version, self._takes) or isinstance(version, bool):
@@ -335,7 +342,7 @@ class VersionType:
         return not isinstance(version, int) or -_LARGEST <= version < _LARGEST
 
     def refused(self, where: str, version: Any) -> ConfigurationError:
-        """The error for a version that no row can have; ``where`` names the row it is given for."""
+        """Return the error for a version that no row can have; ``where`` names its row."""
         name, token = self._mapper.class_.__name__, facts(self._mapper).token
         return ConfigurationError(
             f"{where} gives {kind_of(version)} as {token!r}, and the version of {name} is"
@@ -350,7 +357,7 @@ class VersionType:
 
 
 def _python_type(kind: TypeEngine[Any]) -> type[Any] | None:
-    """Of the versions as they are read; ``None``: only a type of the application's own knows."""
+    """Return the type of versions as they are read; ``None``: only the application's type knows."""
     if isinstance(kind, TransactionId):
         return int
     if isinstance(kind, UtcDateTime):
@@ -363,15 +370,15 @@ def _python_type(kind: TypeEngine[Any]) -> type[Any] | None:
         return None
 
 
-def _zone(kind: TypeEngine[Any]) -> bool | None:
-    """Have moments a zone? ``None``: with SQLAlchemy's own type that is up to the database."""
+def _has_zone(kind: TypeEngine[Any]) -> bool | None:
+    """Return whether times have a zone; ``None``: the database decides."""
     if isinstance(kind, UtcDateTime):
         return True
     return None if not isinstance(kind, DateTime) or kind.timezone else False
 
 
 def kind_of(value: object) -> str:
-    """The type of a value, in words that tell a time with a zone from one without."""
+    """Return the type of a value in words, for a time also whether it has a zone."""
     if isinstance(value, datetime):
         return f"a datetime {'without' if value.tzinfo is None else 'with'} a time zone"
     return f"a value of type {type(value).__name__}"

@@ -1,47 +1,42 @@
-"""What SQLAlchemy's unit of work is told about a write that is held, or that missed.
+"""Results for SQLAlchemy's unit of work, for a write that is held, or that missed.
 
 Of a result it reads the row count, the values that came back, and which columns it must expire
-or fill in (``compiled.prefetch`` and ``compiled.postfetch``). The classes here answer that much.
-What Python makes of ``onupdate`` for a row, at the moment it is written, :func:`fill_in` makes for
-a row that is held.
+or fill in (``compiled.prefetch`` and ``compiled.postfetch``). The classes here have these
+attributes. :func:`fill_in` computes the Python-side ``onupdate`` of a row that is held.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 from sqlalchemy import Column, Connection, Table
 
 from optilock.conditions.write import Params, Shape, Write
-from optilock.undocumented.statements import as_told
+from optilock.undocumented.statements import wrap_error
 
 
-class _Columns:
-    """In the place of the compiled statement."""
+class _Columns(NamedTuple):
+    """A substitute for the compiled statement."""
 
-    __slots__ = ("postfetch", "prefetch")
-    effective_returning = None
-
-    def __init__(self, prefetch: Sequence[Any], postfetch: Sequence[Any]) -> None:
-        self.prefetch = prefetch
-        self.postfetch = postfetch
+    prefetch: Sequence[Any]
+    postfetch: Sequence[Any]
+    effective_returning: None = None
 
 
+@dataclass(slots=True)
 class _Context:
-    """In the place of the execution's context."""
+    """A substitute for the execution's context."""
 
-    __slots__ = ("compiled", "compiled_parameters", "executemany")
-    isinsert = False
-
-    def __init__(self, compiled: Any, params: Sequence[Any], executemany: bool = False) -> None:
-        self.compiled = compiled
-        self.compiled_parameters = params
-        self.executemany = executemany
+    compiled: Any
+    compiled_parameters: Sequence[Any]
+    executemany: bool = False
+    isinsert: bool = False
 
 
-class Accepted:
-    """The answer for rows that are held: every one of them counts as written."""
+class AcceptedResult:
+    """The result for rows that are held: every one of them counts as written."""
 
     __slots__ = ("context", "rowcount")
     returned_defaults = None
@@ -51,8 +46,8 @@ class Accepted:
         self.rowcount = len(params)
 
 
-class Nothing:
-    """The answer where every row of a statement was left out."""
+class EmptyResult:
+    """The result where every row of a statement was left out."""
 
     __slots__ = ("context", "rowcount")
     returned_defaults = None
@@ -63,11 +58,11 @@ class Nothing:
         self.rowcount = len(params)
 
     def supports_sane_multi_rowcount(self) -> bool:
-        """Asked for link rows."""
+        """Return true. SQLAlchemy calls it for link rows."""
         return True
 
 
-class Counted:
+class CountedResult:
     """A real result whose count includes the rows that were judged, or left out, before."""
 
     def __init__(self, result: Any, rowcount: int, params: Any = None) -> None:
@@ -84,11 +79,11 @@ class Counted:
         return None if self.rowcount else self._result.returned_defaults
 
 
-class Unmoved:
-    """The answer for a row whose version stays what was read.
+class UnmovedResult:
+    """The result for a row whose version stays the one that was read.
 
-    Nothing came back for it, and the version is not to be read again: that would be the one of
-    another writer.
+    No value came back for it, and the version must not be read again: it would be the one of
+    another transaction.
     """
 
     __slots__ = ("context",)
@@ -101,8 +96,8 @@ class Unmoved:
         self.context = _Context(columns, result.context.compiled_parameters)
 
 
-class _Asked:
-    """What an ``onupdate`` function may ask of its context argument."""
+class _RowContext:
+    """The context argument of an ``onupdate`` function."""
 
     def __init__(self, connection: Connection, params: Params) -> None:
         self.connection = self.root_connection = connection
@@ -113,7 +108,7 @@ class _Asked:
         self.isupdate, self.isinsert, self.isdelete = True, False, False
 
     def get_current_parameters(self, isolate_multiinsert_groups: bool = True) -> Params:
-        """The row's parameters (``DefaultExecutionContext.get_current_parameters``)."""
+        """Return the row's parameters (``DefaultExecutionContext.get_current_parameters``)."""
         return self.current_parameters
 
 
@@ -121,22 +116,22 @@ def fill_in(write: Write, connection: Connection) -> None:
     """Evaluate the Python-side ``onupdate`` of a row that is held, into its parameters.
 
     Raises:
-        StatementError: a function of the application has failed, as SQLAlchemy tells it.
+        StatementError: a function of the application has failed, as SQLAlchemy raises it.
     """
-    context = _Asked(connection, write.params)
+    context = _RowContext(connection, write.params)
     try:
         for column in write.shape.prefetch:
             write.params[column.key] = _evaluated(column.onupdate, context)
     except Exception as error:
-        told = as_told(error, connection, write.shape.statement, write.params)
-        if told is error:
+        wrapped = wrap_error(error, connection, write.shape.statement, write.params)
+        if wrapped is error:
             raise
-        raise told from error
+        raise wrapped from error
 
 
 def onupdate_values(table: Table, connection: Connection, params: Params) -> Params:
-    """Python-side ``onupdate`` values of the columns that ``params`` leave alone."""
-    context = _Asked(connection, params)
+    """Return Python-side ``onupdate`` values of the columns that are not in ``params``."""
+    context = _RowContext(connection, params)
     return {
         column.key: _evaluated(column.onupdate, context)
         for column in table.columns
@@ -147,8 +142,8 @@ def onupdate_values(table: Table, connection: Connection, params: Params) -> Par
 def default_values(
     columns: Iterable[Column[Any]], connection: Connection, params: Params
 ) -> Params:
-    """What Python makes of those of the columns that have such a default, as for a new row."""
-    context = _Asked(connection, params)
+    """Return the Python-side defaults of the columns, as for a new row."""
+    context = _RowContext(connection, params)
     return {
         column.key: _evaluated(column.default, context)
         for column in columns
@@ -160,5 +155,5 @@ def _is_python(default: Any) -> bool:
     return default is not None and not (default.is_clause_element or default.is_sequence)
 
 
-def _evaluated(default: Any, context: _Asked) -> Any:
+def _evaluated(default: Any, context: _RowContext) -> Any:
     return default.arg(context) if default.is_callable else default.arg

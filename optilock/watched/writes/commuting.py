@@ -1,21 +1,21 @@
-"""Increments: a write that adds to columns, whatever the version of its row is.
+"""Increments: a write that adds to columns, in any version of its row.
 
 ::
 
     UPDATE pages SET likes = likes + :1, version = CASE WHEN version = :read THEN :made
         ELSE version + 1 END WHERE id = :id RETURNING version, likes
 
-That is the write of the same row without the version's condition, and with the difference in the
-place of the value (``__version_commutes__``, :mod:`optilock.mapping.commuting`). Everything else
-that is demanded of the row stays in the WHERE.
+It is the write of the same row without the version's condition, and with the difference instead of
+the value (``__version_commutes__``, :mod:`optilock.mapping.checks`). All other conditions of the
+row stay in the WHERE.
 
-The version moves by one, and its new value tells whether the row was as it had been read: only then
-it is the one that Python has made. Where the database has no RETURNING its answer tells a number
-(``telling`` of a database), or the version is read once more.
+The version moves by one. Its new value shows whether the row was as it had been read: only then it
+is the one that Python has made. A database without RETURNING may return a number with its result
+(``telling`` of a database); otherwise the version is read once more.
 
-A row that goes together with others is written as ever, all of them in one statement, under the
-versions that were read. Of those that missed, the difference is added to what is stored
-(:func:`rebased`): they are locked by then.
+A row that is written together with others is written as usual, all of them in one statement, under
+the versions that were read. Rows that missed are locked by then, and the difference is added to
+their stored values (:func:`rebase`).
 """
 
 from __future__ import annotations
@@ -43,19 +43,19 @@ from sqlalchemy.types import TypeEngine
 from optilock.conditions.condition import parameter
 from optilock.conditions.write import Lost, Shape, Write
 from optilock.dialects import database_of
-from optilock.dialects.rows import native
+from optilock.dialects.rows import execute_unguarded
 from optilock.mapped import State, facts
-from optilock.serialize import difference, plus
+from optilock.serialize import difference, exact_sum
 from optilock.watched.rows.stored import read_stored
 
-#: By the parameter of the new value: how much that is more than what was read.
+#: The difference between the new value and the one that was read, by the new one's parameter.
 Differences = Mapping[str, Any]
 
 _ADD, _MADE = "optilock_add_", "optilock_made"
 
 
-class Told(NamedTuple):
-    """What is stored after a write, as far as its answer tells."""
+class StoredSums(NamedTuple):
+    """The stored values after a write, as far as its result shows them."""
 
     version: Any
     #: Column -> value.
@@ -63,7 +63,7 @@ class Told(NamedTuple):
 
 
 def differences(write: Write, state: State) -> Differences | None:
-    """By how much the write changes the row; ``None`` where that is not known exactly."""
+    """Return by how much the write changes the row; ``None`` where that is not known exactly."""
     names = facts(state.mapper).names
     found = {
         name: difference(state.committed_state.get(names[column], NO_VALUE), write.params[name])
@@ -77,17 +77,17 @@ def differences(write: Write, state: State) -> Differences | None:
 
 @dataclass(frozen=True)
 class Adding:
-    """The statement that adds, and how its answer tells the version."""
+    """The statement that adds, and the way in which its result shows the version."""
 
     statement: Update
     returned: tuple[Column[Any], ...]
     tells: bool
-    #: The row is stored when the answer has told the version: no other statement is needed.
+    #: The row is stored when the result shows the version: no other statement is needed.
     at_once: bool
 
 
-def adds(shape: Shape, connection: Connection) -> Adding | None:
-    """How rows of the shape are added to; ``None``: not by one statement."""
+def adding_for(shape: Shape, connection: Connection) -> Adding | None:
+    """Return the statement that adds to rows of the shape; ``None``: it takes more than one."""
     if "adding" not in shape.forms:
         shape.forms["adding"] = _adding(shape, connection)
     found: Adding | None = shape.forms["adding"]
@@ -95,37 +95,45 @@ def adds(shape: Shape, connection: Connection) -> Adding | None:
 
 
 def _adding(shape: Shape, connection: Connection) -> Adding | None:
-    known, dialect = facts(shape.mapper), connection.dialect
-    following = None if known.kind is None else known.kind.following(known.version)
-    if shape.alone or not shape.exact or following is None or not _says(dialect, following):
+    class_facts, dialect = facts(shape.mapper), connection.dialect
+    following = (
+        None if class_facts.kind is None else class_facts.kind.following(class_facts.version)
+    )
+    if shape.sent_individually or not shape.exact or following is None:
         return None
-    version: Column[Any] = known.version
+    if not _can_compile(dialect, following):
+        return None
+    version: Column[Any] = class_facts.version
     made = bindparam(_MADE, type_=version.type)
     moved: Any = case((shape.token.clause(parameter), made), else_=following)
     returns = bool(dialect.update_returning)
     told = database_of(dialect).telling(moved) if isinstance(version.type, Integer) else None
     if told is not None and not returns:
         moved = told
-    columns = shape.commuting.values()
-    sums = {c: c + bindparam(f"{_ADD}{n}", type_=_wide(c.type)) for n, c in enumerate(columns)}
-    where = [one.clause(parameter) for one in (*shape.keys, *shape.demanded)]
-    where += [column.is_not(None) for column in columns if column.nullable]
-    statement = shape.table.update().where(*where)
-    statement = statement.values({**sums, version: moved, **shape.gives(parameter)})
+    statement = _statement_adding(shape, version, moved)
     if returns:
-        returned = (version, *columns)
+        returned = (version, *shape.commuting.values())
         at_once = database_of(dialect).stores_before_rows_are_read
         return Adding(statement.returning(*returned), returned, tells=False, at_once=at_once)
     return Adding(statement, (), tells=told is not None, at_once=told is not None)
 
 
+def _statement_adding(shape: Shape, version: Column[Any], moved: Any) -> Update:
+    columns = shape.commuting.values()
+    sums = {c: c + bindparam(f"{_ADD}{n}", type_=_wide(c.type)) for n, c in enumerate(columns)}
+    where = [one.clause(parameter) for one in (*shape.keys, *shape.demanded)]
+    where += [column.is_not(None) for column in columns if column.nullable]
+    statement = shape.table.update().where(*where)
+    return statement.values({**sums, version: moved, **shape.extra_values(parameter)})
+
+
 def _wide(kind: Any) -> TypeEngine[Any]:
-    """The type of a difference, which may be twice as much as the column holds."""
+    """Return the type of a difference, which may be twice as much as the column holds."""
     return BigInteger() if isinstance(kind, Integer) else Numeric()
 
 
-def _says(dialect: Dialect, expression: Any) -> bool:
-    """Can the database make the version?"""
+def _can_compile(dialect: Dialect, expression: Any) -> bool:
+    """Return whether the database can make the version."""
     try:
         expression.compile(dialect=dialect)
     except CompileError:
@@ -133,14 +141,16 @@ def _says(dialect: Dialect, expression: Any) -> bool:
     return True
 
 
-def add(connection: Connection, write: Write, adding: Adding, more: Differences) -> Told | None:
-    """Add to the row; ``None``: there is none, or it is not as demanded."""
-    result = native(connection, adding.statement, sum_of(write, more))
-    return told_by(result, connection, write, adding)
+def add_to_row(
+    connection: Connection, write: Write, adding: Adding, more: Differences
+) -> StoredSums | None:
+    """Add to the row; return ``None`` if there is none, or if it fails a condition."""
+    result = execute_unguarded(connection, adding.statement, adding_parameters(write, more))
+    return read_answer(result, connection, write, adding)
 
 
-def sum_of(write: Write, more: Differences) -> dict[str, Any]:
-    """The parameters of the statement that adds."""
+def adding_parameters(write: Write, more: Differences) -> dict[str, Any]:
+    """Return the parameters of the statement that adds."""
     shape, params = write
     sent = {name: value for name, value in params.items() if name not in shape.commuting}
     sent |= {f"{_ADD}{n}": more[name] for n, name in enumerate(shape.commuting)}
@@ -148,18 +158,18 @@ def sum_of(write: Write, more: Differences) -> dict[str, Any]:
     return sent
 
 
-def told_by(
+def read_answer(
     result: CursorResult[Any], connection: Connection, write: Write, adding: Adding
-) -> Told | None:
-    """What the answer tells; ``None``: there is no such row, or it is not as demanded."""
+) -> StoredSums | None:
+    """Return the stored values; ``None``: there is no such row, or it fails a condition."""
     if adding.returned:
         row: Any = result.first()
         if row is None:
             return None
-        return Told(row[0], dict(zip(adding.returned[1:], row[1:], strict=True)))
+        return StoredSums(row[0], dict(zip(adding.returned[1:], row[1:], strict=True)))
     if not result.rowcount:
         return None
-    return Told(result.lastrowid if adding.tells else _read_version(connection, write), {})
+    return StoredSums(result.lastrowid if adding.tells else _read_version(connection, write), {})
 
 
 def _read_version(connection: Connection, write: Write) -> Any:
@@ -172,22 +182,22 @@ def _read_version(connection: Connection, write: Write) -> Any:
 # -- a row that missed -----------------------------------------------------------------------------
 
 
-def rebased(lost: Lost, more: Differences) -> Lost | None:
-    """The write with the difference added to what is stored, and in the version that is stored.
+def rebase(lost: Lost, more: Differences) -> Lost | None:
+    """Return the write with the difference added to the stored values, in the stored version.
 
-    ``None`` where there is nothing to add to, or something else than the version has failed.
+    ``None`` where there is nothing to add to, or another condition than the version has failed.
     """
     (shape, params), stored = lost.write, lost.stored
     if stored is None or lost.failed != (shape.token,):
         return None
-    known = facts(shape.mapper)
-    before = {name: stored[known.names[column]] for name, column in shape.commuting.items()}
+    class_facts = facts(shape.mapper)
+    before = {name: stored[class_facts.names[column]] for name, column in shape.commuting.items()}
     if None in before.values():
         return None
-    sums = {name: plus(value, more[name]) for name, value in before.items()}
+    sums = {name: exact_sum(value, more[name]) for name, value in before.items()}
     if None in sums.values():
         return None
-    params = {**params, **sums, shape.token.parameter: stored[known.token]}
+    params = {**params, **sums, shape.token.parameter: stored[class_facts.token]}
     if shape.token.column.key in params:
-        params[shape.token.column.key] = known.next(stored[known.token])
+        params[shape.token.column.key] = class_facts.next(stored[class_facts.token])
     return Lost(Write(shape, params), stored)

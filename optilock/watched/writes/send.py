@@ -1,13 +1,13 @@
-"""Rows of one table are sent, or locked and looked at.
+"""Rows of one table are written, or locked and compared.
 
-:func:`send` writes rows, and exactly those that missed come back. One row is the native statement
-and its count; more go out in the form that the database does best (``optilock/dialects``): one
-statement for all of them, or lock, look and ``executemany``. Never is a miss concluded from "which
-rows do not carry our new number": another writer's counter may carry the same one. Row counts are
-the answer to every guarded write, so a driver that has none is refused.
+:func:`send` writes rows, and returns exactly those that missed. One row is the native statement and
+its count. More rows are sent in the form that the database does best (``optilock/dialects``): one
+statement for all of them, or lock, read and ``executemany``. Only the row count shows a miss. A row
+with our new version may still have missed: the counter of another writer may make the same one. So
+a driver that counts no rows is refused.
 
-:func:`look_again` asks of rows that missed what is stored, and :func:`look` of objects whose rows
-nobody has written yet: which of these are in another version than they hold?
+:func:`read_missed` reads the stored rows of writes that missed. :func:`find_moved` returns objects
+whose rows are not written yet and are in another version than the objects.
 """
 
 from __future__ import annotations
@@ -18,41 +18,45 @@ from typing import Any
 from sqlalchemy import Connection, Dialect, select
 from sqlalchemy.orm import Mapper, Session
 
-from optilock.conditions.condition import Condition, explained, failed
+from optilock.conditions.condition import Condition, failed_conditions, first_explanation
 from optilock.conditions.demands import Demands
 from optilock.conditions.write import Lost, Write
 from optilock.dialects import database_of
-from optilock.dialects.rows import LockAndLook, native
-from optilock.errors import ConfigurationError
+from optilock.dialects.rows import LockAndLook, execute_unguarded
+from optilock.errors import Action, ConfigurationError
 from optilock.mapped import Identity, State, facts
-from optilock.mapping.compared import values_read, written_by_us
-from optilock.undocumented.flushes import marked_deleted
+from optilock.mapping.original_values import is_written_by_flush, values_read
+from optilock.undocumented.flushes import states_marked_deleted
 from optilock.watched.rows.entries import Missed, attempt_of
 from optilock.watched.rows.stored import Values, read_stored
-from optilock.watched.rows.unknown_versions import never_read, never_seen, no_version
+from optilock.watched.rows.unknown_versions import (
+    is_never_read,
+    missing_version_error,
+    unseen_row_error,
+)
 from optilock.watched.session.connections import binds_of_sessions, connection_to_write
-from optilock.watched.session.watched import watched
+from optilock.watched.session.record import session_record
 
 
 def send(connection: Connection, writes: list[Write], *, locked: bool = False) -> list[Write]:
     """Write the rows of one table; return the ones that were changed or gone.
 
-    Are they ``locked`` already? That alone does not say in which version.
+    ``locked``: the rows are locked already; their versions are still checked.
     """
     database, dialect = database_of(connection.dialect), connection.dialect
     shape = writes[0].shape
-    if not shape.exact or (shape.alone and len(writes) > 1):
+    if not shape.exact or (shape.sent_individually and len(writes) > 1):
         return LockAndLook(database).send(connection, writes)
     if len(writes) > 1:
         return database.form(writes, dialect, locked=locked).send(connection, writes)
-    result = native(connection, shape.statement, writes[0].params)
+    result = execute_unguarded(connection, shape.statement, writes[0].params)
     return [] if result.rowcount else writes
 
 
-def look_again(
+def read_missed(
     demands: Demands | None, connection: Connection, mapper: Mapper[Any], writes: list[Write]
 ) -> list[Lost]:
-    """What is stored of rows that these writes did not find, locked, and what is not true of it."""
+    """Lock the rows that these writes did not find, and return them with their failures."""
     identities = [write.shape.identity_of(write.params) for write in writes]
     stored, failed = read_demanded(
         demands, connection, mapper, identities, deleting=writes[0].shape.deletes
@@ -74,15 +78,10 @@ def read_demanded(
     *,
     deleting: bool = False,
 ) -> tuple[dict[Identity, Values], dict[Identity, tuple[Condition, ...]]]:
-    """The rows, locked, and what the session demands and is not true of them."""
-    conditions = () if demands is None else demands.on(mapper, deleting=deleting)
-    if demands is None or not conditions:
-        found = read_stored(
-            connection, mapper, identities, only=names, deleting=deleting, hidden=True
-        )
-        return found, {}
-    asked = [one for condition in conditions for one in condition.looks]
-    also = {f"optilock {number}": one for number, one in enumerate(asked)}
+    """Lock the rows, and return them with the demands of the session that they fail."""
+    conditions = () if demands is None else demands.conditions_for(mapper, deleting=deleting)
+    looks = [one for condition in conditions for one in condition.looks]
+    also = {f"optilock {number}": one for number, one in enumerate(looks)}
     found = read_stored(
         connection,
         mapper,
@@ -90,25 +89,29 @@ def read_demanded(
         only=names,
         deleting=deleting,
         also=also,
-        params=demands.params,
+        params=demands.params if demands is not None and conditions else None,
         hidden=True,
     )
+    if demands is None or not conditions:
+        return found, {}
     return found, {
-        key: failed(conditions, demands.of_row(mapper, key), [row.pop(name) for name in also])
+        key: failed_conditions(
+            conditions, demands.values_of_row(mapper, key), [row.pop(name) for name in also]
+        )
         for key, row in found.items()
     }
 
 
-def send_again(connection: Connection, lost: list[Lost]) -> list[Lost]:
-    """Write the rows of which all conditions are true again; return the others, and what misses.
+def resend(connection: Connection, lost: list[Lost]) -> list[Lost]:
+    """Write the rows whose conditions hold again; return the others, and those that miss.
 
-    Somebody had moved such a row, and has put it back since the write, before it was locked.
+    Another transaction had moved such a row, and has put it back between the write and the lock.
     """
     return [one for one in lost if not one.stands or send(connection, [one.write])]
 
 
 def require_row_counts(dialect: Dialect) -> None:
-    """Raise ``ConfigurationError`` when the driver cannot tell how many rows were matched."""
+    """Raise ``ConfigurationError`` when the driver cannot count the matched rows."""
     if not dialect.supports_sane_rowcount:
         raise ConfigurationError(
             f"The driver {dialect.driver!r} cannot tell how many rows a statement matched, so a"
@@ -118,30 +121,32 @@ def require_row_counts(dialect: Dialect) -> None:
 
 
 def require_row_counts_of(sessions: Any) -> None:
-    """The same for the engines of a session factory, or an engine, as far as known already."""
+    """Check the engines of a session factory, or an engine, as far as they are known already."""
     for bind in binds_of_sessions(sessions):
         require_row_counts(bind.dialect)
 
 
-# -- rows that nobody has written yet -------------------------------------------------------------
+# -- rows that are not written yet -----------------------------------------------------------------
 
 
-def look(session: Session, states: Iterable[State], *, deleting: bool) -> list[Missed]:
-    """Lock the rows of objects, and return those that moved, or are not as the session demands."""
+def find_moved(session: Session, states: Iterable[State], *, deleting: bool) -> list[Missed]:
+    """Lock the rows of objects, and return those that moved, or that fail a demand."""
     by_mapper: dict[Mapper[Any], list[State]] = {}
-    demands = watched(session).demands
+    demands = session_record(session).demands
     for state in states:
-        guarded = facts(state.mapper).guarded or (demands is not None and demands.on(state.mapper))
+        guarded = facts(state.mapper).guarded or (
+            demands is not None and demands.conditions_for(state.mapper)
+        )
         if state.key is not None and guarded:
             by_mapper.setdefault(state.mapper, []).append(state)
     return [
         missed
         for mapper, some in by_mapper.items()
-        for missed in _look(session, mapper, some, deleting=deleting)
+        for missed in _find_moved(session, mapper, some, deleting=deleting)
     ]
 
 
-def _look(
+def _find_moved(
     session: Session, mapper: Mapper[Any], states: list[State], *, deleting: bool
 ) -> list[Missed]:
     connection = connection_to_write(session, mapper)
@@ -150,41 +155,52 @@ def _look(
     key = facts(mapper).keys[0]
     names = tuple(dict.fromkeys((key, *(name for values in read.values() for name in values))))
     identities = [_identity(state) for state in states]
-    demands = watched(session).demands
+    demands = session_record(session).demands
     found, lost = read_demanded(demands, connection, mapper, identities, names, deleting=deleting)
-    moved = [s for s in states if not _is_as_read(mapper, read[s], found.get(_identity(s)))]
-    gone = {s for s in moved if not _is_as_written(connection, s, read[s], found)}
-    moved = [s for s in states if s in gone or lost.get(_identity(s))]
+    moved = [
+        state
+        for state in states
+        if not _is_unmoved(connection, state, read[state], found) or lost.get(_identity(state))
+    ]
     if not moved:
         return []
-    token = facts(mapper).token
     identities = [_identity(state) for state in moved]
     stored = read_stored(connection, mapper, identities, deleting=deleting, hidden=True)
-    missed = [
-        Missed(
-            state,
-            state.obj(),
-            connection,
-            attempt_of(
-                state,
-                "delete" if state in marked_deleted(session) else "update",
-                read[state].get(token) if token else None,
-            ),
-            stored.get(_identity(state)),
-            problem=_problem(mapper, state, read[state], stored),
-        )
-        for state in moved
-    ]
+    missed = [_missed(session, connection, state, read[state], stored) for state in moved]
     for one in missed:
-        one.problem = one.problem or explained(lost.get(_identity(one.state), ()), one.entry)
+        one.problem = one.problem or first_explanation(
+            lost.get(_identity(one.state), ()), one.entry
+        )
     return missed
 
 
+def _missed(
+    session: Session,
+    connection: Connection,
+    state: State,
+    read: Values,
+    stored: Mapping[Any, Values],
+) -> Missed:
+    token = facts(state.mapper).token
+    action: Action = "delete" if state in states_marked_deleted(session) else "update"
+    attempt = attempt_of(state, action, read.get(token) if token else None)
+    problem = _problem(state.mapper, state, read, stored)
+    row = stored.get(_identity(state))
+    return Missed(state, state.obj(), connection, attempt, row, problem=problem)
+
+
 def _as_read(state: State, *, deleting: bool) -> Values:
-    """What the row must still be: the version, and the values that are compared."""
+    """Return the values that the row must still have: the version, and the compared ones."""
     values = values_read(state, deleting=deleting)
     token = facts(state.mapper).token
     return {token: expected_version(state, token), **values} if token else values
+
+
+def _is_unmoved(
+    connection: Connection, state: State, read: Values, stored: Mapping[Any, Values]
+) -> bool:
+    row = stored.get(_identity(state))
+    return _is_as_read(state.mapper, read, row) or _is_as_written(connection, state, read, stored)
 
 
 def _is_as_read(mapper: Mapper[Any], read: Values, stored: Values | None) -> bool:
@@ -197,29 +213,42 @@ def _is_as_read(mapper: Mapper[Any], read: Values, stored: Values | None) -> boo
 def _is_as_written(
     connection: Connection, state: State, read: Values, stored: Mapping[Any, Values]
 ) -> bool:
-    """Do the values differ only because a column keeps less than this session has written?
+    """Return whether values differ only because a column keeps less than this session wrote.
 
-    A fraction of a second, a fourth decimal place: the database is asked what it makes of them.
+    A fraction of a second, a fourth decimal place: the database computes the stored form of them.
     """
     row = stored.get(_identity(state))
-    token = facts(state.mapper).token
-    if row is None or not written_by_us(state) or (token and read[token] != row[token]):
+    class_facts = facts(state.mapper)
+    token = class_facts.token
+    if row is None or not is_written_by_flush(state) or (token and read[token] != row[token]):
         return False
-    known, database = facts(state.mapper), database_of(connection.dialect)
-    columns = known.columns
-    names = [n for n, v in read.items() if n != token and not known.same(n, v, row[n])]
+    names = [n for n, v in read.items() if n != token and not class_facts.same(n, v, row[n])]
     if any(read[name] is None or row[name] is None for name in names):
         return False
+    return _are_kept(connection, state.mapper, {n: (read[n], row[n]) for n in names})
+
+
+def _are_kept(
+    connection: Connection, mapper: Mapper[Any], values: Mapping[str, tuple[Any, Any]]
+) -> bool:
+    """Return whether a column keeps each written value as the stored one: (written, stored)."""
+    dialect = connection.dialect
+    database, columns = database_of(dialect), facts(mapper).columns
     floats = {
-        n: database.is_float_kept(columns[n].type, read[n], row[n], connection.dialect)
-        for n in names
+        name: database.is_float_kept(columns[name].type, ours, theirs, dialect)
+        for name, (ours, theirs) in values.items()
     }
-    names = [n for n in names if floats[n] is None]
-    if False in floats.values() or not names:
-        return False not in floats.values()
-    asked = (database.as_stored(columns[n].type, read[n], connection.dialect) for n in names)
-    kept = type(connection).execute(connection, select(*asked)).one()
-    return all(known.same(n, v, row[n]) for n, v in zip(names, kept, strict=True))
+    if False in floats.values():
+        return False
+    names = [name for name, kept in floats.items() if kept is None]
+    if not names:
+        return True
+    stored_forms = (
+        database.as_stored(columns[name].type, values[name][0], dialect) for name in names
+    )
+    kept = type(connection).execute(connection, select(*stored_forms)).one()
+    same = facts(mapper).same
+    return all(same(name, form, values[name][1]) for name, form in zip(names, kept, strict=True))
 
 
 def _problem(
@@ -228,7 +257,9 @@ def _problem(
     identity = _identity(state)
     token = facts(mapper).token
     if token and read[token] is None and identity in stored:
-        return (never_seen if never_read(state) else no_version)(mapper, identity)
+        return (unseen_row_error if is_never_read(state) else missing_version_error)(
+            mapper, identity
+        )
     return None
 
 
@@ -238,8 +269,8 @@ def _identity(state: State) -> tuple[Any, ...]:
 
 
 def expected_version(state: State, token: str) -> Any:
-    """The version that a write of the object names, read now if the object is expired."""
+    """Return the version that a write of the object names, read now if the object is expired."""
     if token not in state.dict:
         history: Any = state.attrs[token].load_history()
-        return history.unchanged[0] if history.unchanged else None  # nobody has read the row
+        return history.unchanged[0] if history.unchanged else None  # the row was never read
     return state.committed_state.get(token, state.dict[token])

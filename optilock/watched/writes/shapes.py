@@ -19,8 +19,8 @@ from sqlalchemy import (
     UniqueConstraint,
     Update,
 )
-from sqlalchemy.dialects.postgresql import ExcludeConstraint
 from sqlalchemy.orm import Mapper, UOWTransaction
+from sqlalchemy.schema import ColumnCollectionConstraint
 from sqlalchemy.sql import operators
 
 from optilock.conditions.condition import Match, parameter
@@ -46,10 +46,10 @@ _SHOWN = "_optilock_shown"
 def is_of_mappers(
     statement: Update | Delete, params: Any, cache: Any, mappers: Iterable[Mapper[Any] | None]
 ) -> bool:
-    """Is it SQLAlchemy's own statement of a mapper, though its cache is not of the usual type?
+    """Return whether it is SQLAlchemy's own statement of a mapper, with another type of cache.
 
     It has a cache that no program gives, or it compares the version with a parameter. A version
-    that is taken for a program's would be left as it is.
+    that is mistaken for a program's would be left as it is.
     """
     if cache is not None and type(cache) is not dict:
         return True
@@ -62,14 +62,14 @@ def is_of_mappers(
 
 
 def is_shown(mapper: Mapper[Any]) -> bool:
-    """Has the guard seen a statement that a flush has sent for rows of the class?"""
+    """Return whether the guard has seen a statement that a flush sent for rows of the class."""
     return _SHOWN in mapper.base_mapper.__dict__
 
 
 def shape_for(
     uow: UOWTransaction, dialect: Dialect, statement: Any, names: Iterable[str]
 ) -> Shape | None:
-    """The shape of ``statement`` with parameters of these names; ``None`` without a version."""
+    """Return the shape of ``statement`` with these parameters; ``None`` without a version."""
     shapes = statement.__dict__.get("_optilock_shapes")
     if shapes is None or shapes.owner is not statement:  # SQLAlchemy copies statements
         shapes = statement.__dict__["_optilock_shapes"] = _Shapes(statement)
@@ -117,7 +117,7 @@ def _refuse_deferred(mapper: Mapper[Any]) -> None:
 
 
 def _refuse_another(uow: UOWTransaction, mapper: Mapper[Any]) -> None:
-    """Refuse to guess whose statement it is, where objects of two classes have one table."""
+    """Refuse a statement whose class is unknown, where objects of two classes have one table."""
     for other in uow.mappers:
         if share_one_table(mapper, other):
             raise two_classes(mapper, other)
@@ -126,7 +126,7 @@ def _refuse_another(uow: UOWTransaction, mapper: Mapper[Any]) -> None:
 def shape_of(
     statement: Update | Delete, names: frozenset[str], mapper: Mapper[Any], dialect: Dialect
 ) -> Shape | None:
-    """Read the shape of a statement of the unit of work; ``None`` if it is not a guarded one."""
+    """Return the shape of a statement of the unit of work; ``None`` if it is not guarded."""
     table = statement.table
     token = facts(mapper).version
     if not isinstance(token, Column) or not isinstance(table, Table):
@@ -143,18 +143,11 @@ def shape_of(
     changed = {*sets.values(), *expressions} - {token}
     names_version = token.key in sets
     if isinstance(statement, Update) and not names_version and token not in given:
-        statement = _still(statement, mapper, token)
-    alone = isinstance(statement, Update) and (
-        bool(given)
-        or returns_values(statement)
-        or not names_version
-        or not changed.isdisjoint(_order_matters(table))
+        statement = _keep_version(statement, mapper, token)
+    individually = isinstance(statement, Update) and (
+        not names_version or _is_special(statement, table, given, changed)
     )
-    prefetch, postfetch = ((), ()) if alone else _computed(statement, names, dialect)
-    ignored = facts(mapper).ignored
-    ignored_only = bool(changed) and changed <= ignored
-    perhaps_ignored = not changed and bool(ignored) and (names_version or bool(given))
-    commuting = _commuting(mapper, sets, changed - ignored)
+    prefetch, postfetch = ((), ()) if individually else _computed(statement, names, dialect)
     return Shape(
         statement=statement,
         group=statement,
@@ -167,14 +160,36 @@ def shape_of(
         prefetch=prefetch,
         postfetch=postfetch,
         expressions=expressions,
-        alone=alone,
-        compares=facts(mapper).compares,
-        ignored_only=ignored_only,
-        perhaps_ignored=perhaps_ignored,
-        commuting=commuting,
-        special=ignored_only or perhaps_ignored or facts(mapper).compares or bool(commuting),
+        sent_individually=individually,
         touches=tuple(given.keys() - expressions.keys()),
+        **_special_treatment(mapper, sets, changed, moves=names_version or bool(given)),
     )
+
+
+def _is_special(
+    statement: Update, table: Table, given: Mapping[Any, Any], changed: set[Column[Any]]
+) -> bool:
+    """Return whether it has values of its own, returns values, or needs rows in their order."""
+    if given or returns_values(statement):
+        return True
+    return not changed.isdisjoint(_columns_in_order(table))
+
+
+def _special_treatment(
+    mapper: Mapper[Any], sets: Mapping[str, Column[Any]], changed: set[Column[Any]], *, moves: bool
+) -> dict[str, Any]:
+    """Return the fields of a shape that depend on the kinds of columns it changes."""
+    ignored, compares = facts(mapper).ignored, facts(mapper).compares
+    ignored_only = bool(changed) and changed <= ignored
+    perhaps_ignored = not changed and bool(ignored) and moves
+    commuting = _commuting(mapper, sets, changed - ignored)
+    return {
+        "compares": compares,
+        "ignored_only": ignored_only,
+        "perhaps_ignored": perhaps_ignored,
+        "commuting": commuting,
+        "special": ignored_only or perhaps_ignored or compares or bool(commuting),
+    }
 
 
 def shape_by_key(
@@ -186,7 +201,7 @@ def shape_by_key(
     *,
     locked: bool = False,
 ) -> Shape:
-    """A write of rows of ``table`` by their keys, and by the version if the table has it.
+    """Return the shape of a write by key, and by the version if the table has it.
 
     An UPDATE sets ``columns`` to values of each row, and some to ``expressions``; without
     ``columns`` it is a DELETE.
@@ -228,12 +243,13 @@ def _by_key(
         sets=sets,
         prefetch=prefetch,
         postfetch=postfetch,
-        alone=bool(values_of(statement)) or not _order_matters(table).isdisjoint(sets.values()),
+        sent_individually=bool(values_of(statement))
+        or not _columns_in_order(table).isdisjoint(sets.values()),
     )
 
 
 def compared_columns(statement: Update | Delete) -> dict[Column[Any], str] | None:
-    """Column -> parameter of a WHERE made of ``column = :parameter`` only."""
+    """Return the parameters by column of a WHERE made of ``column = :parameter`` only."""
     where = statement.whereclause
     clauses = where.clauses if isinstance(where, BooleanClauseList) else [where]
     found: dict[Column[Any], str] = {}
@@ -260,15 +276,15 @@ def _sets(
 def _commuting(
     mapper: Mapper[Any], sets: Mapping[str, Column[Any]], changed: set[Column[Any]]
 ) -> Mapping[str, Column[Any]]:
-    """The columns to which the difference may be added, if no other one counts; by parameter."""
+    """Return the columns, by parameter, that may get the difference, if only they change."""
     commuting = facts(mapper).commuting
     if not commuting or not changed or not changed <= commuting.intersection(sets.values()):
         return {}
     return {name: column for name, column in sets.items() if column in commuting}
 
 
-def _still(statement: Update, mapper: Mapper[Any], token: Column[Any]) -> Update:
-    """``post_update`` of a new row names no version: its object would not learn of a new one."""
+def _keep_version(statement: Update, mapper: Mapper[Any], token: Column[Any]) -> Update:
+    """Keep the version in ``post_update`` of a new row, whose object would not get a new one."""
     if token.onupdate is None or not callable(mapper.version_id_generator):
         return statement
     return statement.values({token: token})
@@ -277,18 +293,21 @@ def _still(statement: Update, mapper: Mapper[Any], token: Column[Any]) -> Update
 def _computed(
     statement: Update | Delete, names: frozenset[str], dialect: Dialect
 ) -> tuple[tuple[Column[Any], ...], tuple[Column[Any], ...]]:
-    """Columns whose value comes from Python at the moment of writing, and from the database."""
+    """Return the columns computed by Python at the moment of writing, and by the database."""
     if isinstance(statement, Delete):
         return (), ()
     compiled: Any = statement.compile(dialect=dialect, column_keys=sorted(names))
     return tuple(compiled.prefetch), tuple(compiled.postfetch)
 
 
-def _order_matters(table: Table) -> set[Column[Any]]:
-    """Columns whose uniqueness is checked row by row: ``u = u - 1`` must run in the given order."""
+def _columns_in_order(table: Table) -> set[Column[Any]]:
+    """Return columns with row-by-row uniqueness: ``u = u - 1`` must run in the given order."""
     found: set[Column[Any]] = {column for column in table.columns if column.unique}
     for constraint in table.constraints:
-        if isinstance(constraint, (PrimaryKeyConstraint, UniqueConstraint, ExcludeConstraint)):
+        unique = isinstance(constraint, (PrimaryKeyConstraint, UniqueConstraint))
+        if isinstance(constraint, ColumnCollectionConstraint) and (
+            unique or constraint.__visit_name__ == "exclude_constraint"  # PostgreSQL's
+        ):
             found.update(constraint.columns)
     for index in table.indexes:
         if index.unique:

@@ -18,7 +18,7 @@ from sqlalchemy.orm import (
 
 from optilock import Versioned, client_wins, merge_fields, store_wins, watch
 from optilock.watched.session import order
-from optilock.watched.session.watched import GUARDED
+from optilock.watched.session.record import GUARD_KEY
 
 pytestmark = pytest.mark.needs("resolves-in-place")
 
@@ -85,7 +85,7 @@ def every_session() -> Iterator[type[Session]]:
     """``Session`` itself, to be watched in one test."""
     before, below = dict(vars(Session)), list(order._classes)
     yield Session
-    if GUARDED in vars(Session):
+    if GUARD_KEY in vars(Session):
         order._classes.discard(Session)
         for name, listener in order._of_classes.items():
             event.remove(Session, name, listener)

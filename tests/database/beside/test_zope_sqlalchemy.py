@@ -8,9 +8,9 @@ import zope.sqlalchemy
 from sqlalchemy.orm import sessionmaker
 
 from optilock import ConcurrencyError, watch
-from tests.write_skew import Room, is_refused, skewed
-from tests.write_skew import rooms as rooms
-from tests.write_skew import strict as strict
+from tests.support.write_skew import Room, is_refused, skewed
+from tests.support.write_skew import rooms as rooms
+from tests.support.write_skew import strict as strict
 
 
 @pytest.mark.engines("postgresql")

@@ -13,10 +13,11 @@ from typing import Any
 from sqlalchemy import Computed, Integer, String, text
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
-from optilock import Counter, Manual, RowVersion, Timestamp, Unique, Versioned
+from optilock import Versioned
 from optilock.dialects import database_of
-from optilock.schema import expected
-from tests.migrating import migrate
+from optilock.tokens import Counter, Manual, RowVersion, Timestamp, Unique
+from optilock.versioned import expected_tables
+from tests.support.migrating import migrate
 
 
 class Base(DeclarativeBase):
@@ -134,7 +135,7 @@ def retimed(cls: Any, when: str) -> Work:
 
     def work(engine: Any) -> None:
         triggers = database_of(engine.dialect).guard_triggers(engine.dialect)
-        wanted = expected([cls.__table__])[cls.__table__].guard
+        wanted = expected_tables([cls.__table__])[cls.__table__].guard
         assert wanted is not None
         does = triggers.source(wanted)
         run(

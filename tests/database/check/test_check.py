@@ -11,8 +11,9 @@ import pytest
 from sqlalchemy import DateTime, text
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, registry
 
-from optilock import CompareValues, ConfigurationError, Counter, Unique, Versioned
+from optilock import ConfigurationError, Versioned
 from optilock.check import Severity, check
+from optilock.tokens import CompareValues, Counter, Unique
 
 pytestmark = pytest.mark.engines("sqlite-wal", "postgresql", "mariadb")
 

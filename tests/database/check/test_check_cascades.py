@@ -6,9 +6,10 @@ import pytest
 from sqlalchemy import ForeignKey, event, text
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
-from optilock import Counter, RowVersion, Versioned
+from optilock import Versioned
 from optilock.check import check
-from tests.migrating import migrate
+from optilock.tokens import Counter, RowVersion
+from tests.support.migrating import migrate
 
 pytestmark = pytest.mark.engines("sqlite-wal", "postgresql", "mariadb")
 

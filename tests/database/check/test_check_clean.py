@@ -9,11 +9,12 @@ import pytest
 from sqlalchemy import JSON, DateTime, Float, PickleType, String, text
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
-from optilock import CompareValues, Counter, Manual, RowVersion, Timestamp, Unique, Versioned
+from optilock import Versioned
 from optilock.check import check
-from tests import models
+from optilock.tokens import CompareValues, Counter, Manual, RowVersion, Timestamp, Unique
 from tests.database.migrations.test_autogenerate import _tables_of
-from tests.migrating import migrate
+from tests.support import models
+from tests.support.migrating import migrate
 
 pytestmark = pytest.mark.engines("sqlite-wal", "postgresql", "mariadb")
 

@@ -21,7 +21,7 @@ from tests.database.check.faults import (
     done,
     run,
 )
-from tests.migrating import migrate
+from tests.support.migrating import migrate
 
 #: What a server's own settings say.
 OF_SERVERS = {"no-snapshot-isolation"}

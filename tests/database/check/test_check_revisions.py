@@ -14,7 +14,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from optilock import ConfigurationError, Versioned
 from optilock.check import check
-from tests import in_process
+from tests.support import in_process
 
 _MODELS = """
 import enum

@@ -8,9 +8,10 @@ import pytest
 from sqlalchemy import String, event
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
-from optilock import Counter, Unique, Versioned
+from optilock import Versioned
 from optilock.check import check
-from tests.migrating import migrate
+from optilock.tokens import Counter, Unique
+from tests.support.migrating import migrate
 
 pytestmark = pytest.mark.engines("sqlite-wal", "postgresql", "mariadb")
 

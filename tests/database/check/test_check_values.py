@@ -9,8 +9,9 @@ import pytest
 from sqlalchemy import JSON, DateTime, PickleType, TypeDecorator, text
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
-from optilock import CompareValues, Counter, Versioned
+from optilock import Versioned
 from optilock.check import Severity, check
+from optilock.tokens import CompareValues, Counter
 
 pytestmark = pytest.mark.engines("sqlite-wal", "postgresql", "mariadb")
 

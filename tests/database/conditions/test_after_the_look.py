@@ -23,15 +23,15 @@ from sqlalchemy.orm import (
     sessionmaker,
 )
 
-from optilock import SharingViolation, client_wins, leases, shares, watch
+from optilock import client_wins, leases, shares, watch
 from optilock.leases import Leasable, LeaseLost, LeasePolicy
-from optilock.shares import HandleLost, Shared, Shares
-from optilock.tables.shares import SET
+from optilock.shares import HandleLost, Shared, Shares, SharingViolation
+from optilock.tables.names import SHARES
 from optilock.tokens.timestamp import UtcDateTime
-from tests.models import Base as Others
-from tests.models import key
-from tests.ways_classes import ways
-from tests.ways_to_write import over
+from tests.support.models import Base as Others
+from tests.support.models import key
+from tests.support.ways_classes import ways
+from tests.support.ways_to_write import over
 
 BEGIN = datetime.datetime(2026, 1, 31, tzinfo=datetime.UTC)
 
@@ -83,7 +83,7 @@ def filled(engine: Engine, kind: str) -> list[Any]:
     """The keys of what can be leased, or opened."""
     of = KINDS[kind]
     Others.metadata.create_all(engine, tables=[Time.__table__, *of.tables])
-    SET.tables.create_all(engine)
+    SHARES.tables.create_all(engine)
     with Session(engine) as session, session.begin():
         session.add(Time(id=1, now=BEGIN))
         session.add_all(of.rows())

@@ -28,25 +28,23 @@ from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 from sqlalchemy.orm import Mapped, Mapper, Session, mapped_column, relationship, sessionmaker
 
 from optilock import (
-    CompareValues,
-    Condition,
     ConfigurationError,
-    Counter,
-    Demand,
     Entry,
     OptilockError,
-    Part,
     UnitOfWork,
     Versioned,
     client_wins,
-    demand,
     watch,
 )
+from optilock.conditions import Condition, Demand
 from optilock.conditions.condition import Given
+from optilock.statements import demand
 from optilock.testing import count_statements
+from optilock.tokens import CompareValues, Counter
 from optilock.tokens.timestamp import ServerTime, UtcDateTime
-from tests.models import Base, key
-from tests.ways_to_write import Lose, over, several
+from optilock.unit import Part
+from tests.support.models import Base, key
+from tests.support.ways_to_write import Lose, over, several
 
 NOW = datetime.datetime.now(datetime.UTC)
 

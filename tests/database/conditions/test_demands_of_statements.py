@@ -30,19 +30,12 @@ from sqlalchemy.dialects import mysql, postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 from sqlalchemy.orm import Mapped, Mapper, Session, aliased, mapped_column, relationship
 
-from optilock import (
-    Condition,
-    ConfigurationError,
-    Demand,
-    Entry,
-    OptilockError,
-    Versioned,
-    demand,
-    watch,
-)
+from optilock import ConfigurationError, Entry, OptilockError, Versioned, watch
+from optilock.conditions import Condition, Demand
 from optilock.conditions.condition import Given
+from optilock.statements import demand
 from optilock.testing import count_statements
-from tests.models import Base, key
+from tests.support.models import Base, key
 
 
 class NotAsDemanded(OptilockError):

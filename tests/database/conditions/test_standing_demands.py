@@ -21,12 +21,12 @@ from optilock import ConfigurationError, UnitOfWork, Versioned, watch
 from optilock.leases import ENDLESS, Leasable, LeaseHeld, acquire
 from optilock.shares import Shared, SharingViolation
 from optilock.shares import open as open_handle
-from optilock.tables.shares import SET
+from optilock.tables.names import SHARES
 from optilock.testing import count_statements
-from optilock.watched.session.watched import Watched
-from tests.models import Base as SharedBase
-from tests.models import key
-from tests.work import calls_of
+from optilock.watched.session.record import SessionRecord
+from tests.support.models import Base as SharedBase
+from tests.support.models import key
+from tests.support.work import calls_of
 
 
 class Base(DeclarativeBase):
@@ -55,7 +55,7 @@ class Free(Versioned, Base):
 @pytest.fixture
 def rows(store: Any, engine: Any) -> None:
     with engine.begin() as connection:
-        SET.tables.create_all(connection)
+        SHARES.tables.create_all(connection)
     store(*(of(id=number) for of in (Kept, Opened, Free) for number in (1, 2, 3)))
 
 
@@ -128,7 +128,7 @@ def test_what_nobody_can_ask_is_refused(rows, engine, way, of, fresh):
             session.get_one(of, 1)
         with (
             count_statements(engine) as sent,
-            pytest.raises(ConfigurationError, match=rf"(?s)update\({of.__name__}\)|by itself"),
+            pytest.raises(ConfigurationError, match=rf"(?s)update\({of.__name__}\)|separately"),
         ):
             REFUSED[way](session, of, engine.dialect.name)
         assert sent.count == 0
@@ -339,6 +339,6 @@ def test_whoever_writes_other_rows_pays_nothing(rows, engine, monkeypatch, store
 
     statements: list[int] = []
     protected = calls()
-    monkeypatch.setattr(Watched, "demands", None)
+    monkeypatch.setattr(SessionRecord, "demands", None)
     assert protected <= calls() + most
     assert statements[0] == statements[1]

@@ -8,19 +8,12 @@ from typing import Any
 import pytest
 from sqlalchemy.exc import IntegrityError
 
-from optilock import (
-    AlreadyExists,
-    BadEntity,
-    BatchFailed,
-    ConfigurationError,
-    NotFound,
-    PreconditionFailed,
-    entities,
-)
+from optilock import ConfigurationError, PreconditionFailed, entities
 from optilock.entities import Operation, delete, insert, insert_or_merge, merge, replace
+from optilock.errors import AlreadyExists, BadEntity, BatchFailed, NotFound
 from optilock.testing import count_statements
-from tests.models import Account, Ranked
-from tests.tags import tag
+from tests.support.models import Account, Ranked
+from tests.support.tags import tag
 
 
 def owners(stored: Any, *keys: int) -> list[Any]:

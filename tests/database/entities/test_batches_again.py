@@ -12,17 +12,7 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
-from optilock import (
-    BadEntity,
-    BatchFailed,
-    ConfigurationError,
-    NotFound,
-    PreconditionFailed,
-    Unique,
-    Versioned,
-    asyncio,
-    entities,
-)
+from optilock import ConfigurationError, PreconditionFailed, Versioned, asyncio, entities
 from optilock.entities import (
     Idempotency,
     Operation,
@@ -32,9 +22,11 @@ from optilock.entities import (
     merge,
     replace,
 )
+from optilock.errors import BadEntity, BatchFailed, NotFound
 from optilock.testing import count_statements
-from tests.entities import Base
-from tests.models import Account, Note
+from optilock.tokens import Unique
+from tests.support.entities import Base
+from tests.support.models import Account, Note
 
 AGAIN = Idempotency("5b0a", keys=["an old secret of the server"], principal="ada")
 

@@ -9,21 +9,13 @@ from sqlalchemy import ForeignKey, String
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Mapped, mapped_column, relationship, synonym
 
-from optilock import (
-    AlreadyExists,
-    BadEntity,
-    CompareValues,
-    ConfigurationError,
-    Counter,
-    Manual,
-    NotFound,
-    Versioned,
-    entities,
-    no_bump,
-)
-from tests.entities import KINDS, Base
-from tests.models import Account, Dog, Ranked, key
-from tests.tags import tag
+from optilock import ConfigurationError, Versioned, entities
+from optilock.errors import AlreadyExists, BadEntity, NotFound
+from optilock.statements import no_bump
+from optilock.tokens import CompareValues, Counter, Manual
+from tests.support.entities import KINDS, Base
+from tests.support.models import Account, Dog, Ranked, key
+from tests.support.tags import tag
 
 # -- one table for several classes -----------------------------------------------------------------
 

@@ -37,16 +37,9 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from sqlalchemy.orm import DeclarativeBase, Session, mapped_column, sessionmaker
 from sqlalchemy.types import TypeDecorator
 
-from optilock import (
-    BadEntity,
-    NotFound,
-    PreconditionFailed,
-    UnitOfWork,
-    Versioned,
-    apply,
-    entities,
-)
+from optilock import PreconditionFailed, UnitOfWork, Versioned, apply, entities
 from optilock.entities import Version
+from optilock.errors import BadEntity, NotFound
 from optilock.testing import count_statements
 
 

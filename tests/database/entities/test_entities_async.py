@@ -5,18 +5,11 @@ from __future__ import annotations
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 
-from optilock import (
-    AlreadyExists,
-    AsyncUnitOfWork,
-    BatchFailed,
-    NotFound,
-    PreconditionFailed,
-    asyncio,
-    entities,
-)
+from optilock import AsyncUnitOfWork, PreconditionFailed, asyncio, entities
 from optilock.entities import Operation
-from tests.entities import KINDS, Base
-from tests.models import Account, Note
+from optilock.errors import AlreadyExists, BatchFailed, NotFound
+from tests.support.entities import KINDS, Base
+from tests.support.models import Account, Note
 
 pytestmark = pytest.mark.anyio
 CLASSES = {

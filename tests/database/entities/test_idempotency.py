@@ -13,26 +13,16 @@ from sqlalchemy import Engine, String
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
-from optilock import (
-    AlreadyExists,
-    BadEntity,
-    Condition,
-    ConfigurationError,
-    Demand,
-    NotFound,
-    PreconditionFailed,
-    Unique,
-    Versioned,
-    asyncio,
-    demand,
-    entities,
-    events,
-)
+from optilock import ConfigurationError, PreconditionFailed, Versioned, asyncio, entities, events
+from optilock.conditions import Condition, Demand
 from optilock.entities import Idempotency, Version
+from optilock.errors import AlreadyExists, BadEntity, NotFound
 from optilock.preconditions.entity_tags import ETags
+from optilock.statements import demand
 from optilock.testing import count_statements
-from tests.entities import KINDS, Base
-from tests.models import key
+from optilock.tokens import Unique
+from tests.support.entities import KINDS, Base
+from tests.support.models import key
 
 OLD, NEW = b"an old secret of the server", b"a new secret of the server"
 AGAIN = Idempotency('"5b0a"', keys=[OLD], principal="ada")

@@ -5,12 +5,9 @@ from __future__ import annotations
 import pytest
 
 from optilock import (
-    BadPrecondition,
-    BatchFailed,
     ConcurrencyError,
     ConfigurationError,
     Isolation,
-    NotFound,
     OptilockError,
     PreconditionFailed,
     UnitOfWork,
@@ -22,9 +19,10 @@ from optilock import (
     verify,
 )
 from optilock.entities import Version
+from optilock.errors import BadPrecondition, BatchFailed, NotFound
 from optilock.preconditions.rfc9110 import required
-from tests.models import Account
-from tests.tags import tag
+from tests.support.models import Account
+from tests.support.tags import tag
 
 
 def test_what_a_request_demands_is_passed_on(store, watched, stored):

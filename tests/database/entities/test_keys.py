@@ -31,11 +31,8 @@ from sqlalchemy.orm import DeclarativeBase, mapped_column, sessionmaker
 from sqlalchemy.types import TypeDecorator
 
 from optilock import (
-    BadEntity,
     ConfigurationError,
-    NotFound,
     PreconditionFailed,
-    Unique,
     UnitOfWork,
     Versioned,
     apply,
@@ -45,17 +42,17 @@ from optilock import (
     entities,
     etag_of,
     leases,
-    merge_changes,
     shares,
-    sign_seen,
     watch,
 )
 from optilock.entities import Idempotency, Operation, Version
-from optilock.errors import AlreadyExists, BatchFailed
+from optilock.errors import AlreadyExists, BadEntity, BatchFailed, NotFound
+from optilock.preconditions import merge_changes, sign_seen
 from optilock.preconditions.entity_tags import PLAIN, ETags
 from optilock.shares.guard import Through
-from optilock.tables.shares import SET
+from optilock.tables.names import SHARES
 from optilock.testing import count_statements
+from optilock.tokens import Unique
 
 
 class Base(DeclarativeBase):
@@ -278,7 +275,7 @@ class Doc(leases.Leasable, shares.Shared, Versioned, Base):
 def test_leases_and_share_modes_read_a_key_in_the_same_way(engine: Engine, key: Any) -> None:
     """A7: shares, leases and tags."""
     Base.metadata.create_all(engine, tables=[Doc.__table__])
-    SET.tables.create_all(engine)
+    SHARES.tables.create_all(engine)
     sessions = watch(sessionmaker(engine))
     with sessions.begin() as session:
         session.add(Doc(id=7))
@@ -292,7 +289,7 @@ def test_leases_and_share_modes_read_a_key_in_the_same_way(engine: Engine, key: 
     if not isinstance(key, int) or key is True:
         with pytest.raises(NotFound):
             PLAIN.versions(Doc, key, '"x"')
-    SET.tables.drop_all(engine)
+    SHARES.tables.drop_all(engine)
     Base.metadata.drop_all(engine, tables=[Doc.__table__])
 
 
@@ -358,9 +355,9 @@ _HAVE = [Port.__table__, Page.__table__, Host.__table__, Opened.__table__]
 @pytest.fixture
 def aliased(engine: Engine) -> Iterator[Engine]:
     Base.metadata.create_all(engine, tables=_HAVE)
-    SET.tables.create_all(engine)
+    SHARES.tables.create_all(engine)
     yield engine
-    SET.tables.drop_all(engine)
+    SHARES.tables.drop_all(engine)
     Base.metadata.drop_all(engine, tables=_HAVE)
 
 

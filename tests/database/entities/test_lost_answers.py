@@ -18,12 +18,14 @@ from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sessionmaker
 
 import optilock.asyncio
-from optilock import CommitOutcomeUnknown, Unique, Versioned, entities, retry, unit_of_work
+from optilock import Versioned, entities, retry, unit_of_work
 from optilock.entities import Idempotency
-from tests.cut_line import Cut
-from tests.cut_line import cut as cut
+from optilock.errors import CommitOutcomeUnknown
+from optilock.tokens import Unique
 from tests.engines import Target
-from tests.pages_server import Page, Write, lossy, prepare, serving
+from tests.support.cut_line import Cut
+from tests.support.cut_line import cut as cut
+from tests.support.pages_server import Page, Write, lossy, prepare, serving
 
 
 class Ports(NamedTuple):

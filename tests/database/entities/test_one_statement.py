@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from hashlib import blake2b
 from typing import Any
 
 import pytest
@@ -19,27 +20,25 @@ from sqlalchemy import (
 from sqlalchemy.orm import Mapped, Mapper, Session
 
 from optilock import (
-    AlreadyExists,
-    Condition,
     ConfigurationError,
-    Demand,
     Entry,
-    NotFound,
-    NotWritten,
     OptilockError,
     PreconditionFailed,
     Versioned,
-    demand,
     entities,
     events,
 )
+from optilock.conditions import Condition, Demand
 from optilock.conditions.condition import Given
 from optilock.entities import Version
+from optilock.errors import AlreadyExists, NotFound, NotWritten
+from optilock.preconditions import entity_tags
+from optilock.statements import demand
 from optilock.testing import Wire, count_statements, wire
 from tests.engines import Target
-from tests.entities import KINDS, Base, Visited
-from tests.models import Account, Note, key
-from tests.tags import tag
+from tests.support.entities import KINDS, Base, Visited
+from tests.support.models import Account, Note, key
+from tests.support.tags import tag
 
 AUTOCOMMIT = {"isolation_level": "AUTOCOMMIT"}
 #: Statements of a write with one tag, by database; two on SQLite behind a trigger, and on MariaDB
@@ -51,6 +50,21 @@ MORE = {
 ONLY = {"Xmin": [pytest.mark.engines("postgresql")]} | {
     name: [pytest.mark.full] for name in ("Hash", "Native", "Tens")
 }
+
+
+def test_the_digest_of_a_row_is_computed_once(tables, watched, monkeypatch):
+    tables(Visited)
+    session, made = watched(), []
+    stored = entities.insert(session, Visited, 1, {"name": "a"})
+
+    def recorded(*args: Any, **options: Any) -> Any:
+        made.append(args)
+        return blake2b(*args, **options)
+
+    monkeypatch.setattr(entity_tags, "blake2b", recorded)
+    merged = entities.merge(session, Visited, 1, {"name": "b"}, if_match=stored.etag)
+    assert merged.etag != stored.etag
+    assert len(made) == 1
 
 
 @pytest.mark.parametrize(

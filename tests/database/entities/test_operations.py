@@ -7,23 +7,19 @@ from typing import Any
 import pytest
 from sqlalchemy.orm import Session
 
-from optilock import (
+from optilock import ConcurrencyError, ConfigurationError, PreconditionFailed, entities, etag_of
+from optilock.entities import Stored, Version
+from optilock.errors import (
     AlreadyExists,
     BadEntity,
     BadPrecondition,
-    ConcurrencyError,
-    ConfigurationError,
     NotFound,
-    PreconditionFailed,
     PreconditionRequired,
-    entities,
-    etag_of,
 )
-from optilock.entities import Stored, Version
 from optilock.preconditions.entity_tags import ETags
-from tests.entities import KINDS, Reset, Thing, Visited
-from tests.models import Account, Note, Odd, Seat
-from tests.tags import tag, version_text
+from tests.support.entities import KINDS, Reset, Thing, Visited
+from tests.support.models import Account, Note, Odd, Seat
+from tests.support.tags import tag, version_text
 
 ONLY = {"Xmin": [pytest.mark.engines("postgresql")]}
 WRITES = ("merge", "replace", "delete")

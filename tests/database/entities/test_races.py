@@ -9,8 +9,8 @@ from sqlalchemy.orm import Session
 
 from optilock import entities
 from optilock.entities import Idempotency, Stored
-from tests.models import Account, Note
 from tests.races import ALONE, CLIENTS, NEW, ONE_TAG, UPSERT, Race, crowd, one_has_won
+from tests.support.models import Account, Note
 
 
 @pytest.fixture

@@ -16,9 +16,11 @@ import pytest
 from sqlalchemy import String, delete, func, select
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
-from optilock import BatchFailed, OptilockError, Unique, Versioned, entities
+from optilock import OptilockError, Versioned, entities
 from optilock.entities import Operation
-from tests.entities import Base
+from optilock.errors import BatchFailed
+from optilock.tokens import Unique
+from tests.support.entities import Base
 
 VECTORS = json.loads((Path(__file__).parents[2] / "vectors" / "table.json").read_text())["vectors"]
 #: Reading is :mod:`optilock.preconditions.rfc9110`; what an SDK sends is none of ours.

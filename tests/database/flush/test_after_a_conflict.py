@@ -7,7 +7,7 @@ from sqlalchemy import inspect, select
 from sqlalchemy.orm import Session
 
 from optilock import ConcurrencyError, events, expect, verify
-from tests.models import Account, Comment, Post, Tag
+from tests.support.models import Account, Comment, Post, Tag
 
 pytestmark = pytest.mark.modes
 

@@ -9,19 +9,12 @@ from sqlalchemy import ForeignKey, event, insert, inspect, select, text, update
 from sqlalchemy.dialects import mysql, postgresql, sqlite
 from sqlalchemy.orm import Mapped, Session, mapped_column, relationship
 
-from optilock import (
-    CompareValues,
-    ConcurrencyError,
-    PreconditionFailed,
-    Versioned,
-    client_wins,
-    expect,
-    verify,
-)
+from optilock import ConcurrencyError, PreconditionFailed, Versioned, client_wins, expect, verify
 from optilock.errors import ConfigurationError
-from optilock.watched.session.watched import watched as watched_state
-from tests.models import Account, Base, Comment, Note, Post, key
-from tests.two_writers import Do
+from optilock.tokens import CompareValues
+from optilock.watched.session.record import session_record as watched_state
+from tests.support.models import Account, Base, Comment, Note, Post, key
+from tests.support.two_writers import Do
 
 
 class Code(Versioned, Base):

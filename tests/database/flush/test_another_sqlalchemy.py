@@ -13,19 +13,12 @@ from sqlalchemy import Connection, String, event, inspect, update
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, sessionmaker
 from sqlalchemy.util import LRUCache
 
-from optilock import (
-    ConcurrencyError,
-    ConfigurationError,
-    Counter,
-    Unique,
-    UnitOfWork,
-    Versioned,
-    watch,
-)
+from optilock import ConcurrencyError, ConfigurationError, UnitOfWork, Versioned, watch
+from optilock.tokens import Counter, Unique
 from optilock.undocumented import check
-from optilock.watched.guard import columns_only
-from optilock.watched.guard.releases import check_release
-from tests.models import key
+from optilock.watched.guard import flush as guarded_flushes
+from optilock.watched.guard.own_flush import check_release
+from tests.support.models import key
 
 
 class OtherCache(LRUCache):
@@ -160,7 +153,9 @@ def test_a_first_flush_that_the_guard_does_not_see_is_refused(
             else:
                 one.title = "mine"
         with monkeypatch.context() as patched, pytest.raises(ConfigurationError) as refused:
-            patched.setattr("optilock.watched.guard.connection.arm", lambda flush, connection: None)
+            patched.setattr(
+                "optilock.watched.guard.flush.intercept", lambda flush, connection: None
+            )
             session.flush()
         assert "does not know" in str(refused.value)
         session.rollback()
@@ -203,13 +198,13 @@ def test_listeners_that_change_an_object_do_not_count_as_a_write(engine, session
 def ours(monkeypatch) -> list[Any]:
     """The flushes whose rows the guard has written, and not SQLAlchemy."""
     flushes: list[Any] = []
-    write = columns_only._write_all
+    write = guarded_flushes._write
 
-    def counted(changed: Any, uow: Any) -> None:
+    def counted(uow: Any, *of_class: Any) -> None:
         flushes.append(uow.session)
-        write(changed, uow)
+        write(uow, *of_class)
 
-    monkeypatch.setattr(columns_only, "_write_all", counted)
+    monkeypatch.setattr(guarded_flushes, "_write", counted)
     return flushes
 
 

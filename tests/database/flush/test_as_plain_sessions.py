@@ -12,18 +12,9 @@ from sqlalchemy.exc import PendingRollbackError, SAWarning, StatementError
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sessionmaker
 from sqlalchemy.orm.exc import StaleDataError
 
-from optilock import (
-    CompareValues,
-    ConcurrencyError,
-    ConfigurationError,
-    Counter,
-    Timestamp,
-    Versioned,
-    touch,
-    verify,
-    watch,
-)
-from tests.models import key
+from optilock import ConcurrencyError, ConfigurationError, Versioned, touch, verify, watch
+from optilock.tokens import CompareValues, Counter, Timestamp
+from tests.support.models import key
 
 
 class Base(DeclarativeBase):

@@ -14,10 +14,11 @@ from sqlalchemy import Engine, event, select, text
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
-from optilock import CompareValues, Entry, RowVersion, Versioned, bulk_delete, bulk_update
+from optilock import Entry, Versioned, bulk_delete, bulk_update
 from optilock.testing import count_statements
+from optilock.tokens import CompareValues, RowVersion
 from tests.engines import Target
-from tests.models import Account, Base, Page, key
+from tests.support.models import Account, Base, Page, key
 
 WRITES = ("UPDATE", "DELETE", "WITH")
 servers = pytest.mark.engines("postgresql", "mariadb")

@@ -6,8 +6,9 @@ import pytest
 from sqlalchemy import ForeignKey, func, select
 from sqlalchemy.orm import Mapped, Session, mapped_column, relationship
 
-from optilock import ConcurrencyError, OnDelete, Resolution, Versioned, client_wins, store_wins
-from tests.models import Account, Base, Comment, Note, Post, key
+from optilock import ConcurrencyError, Versioned, client_wins, store_wins
+from optilock.resolvers import OnDelete, Resolution
+from tests.support.models import Account, Base, Comment, Note, Post, key
 
 ANY = OnDelete.IGNORE_VERSION
 alive = pytest.mark.needs("resolves-in-place")

@@ -7,8 +7,8 @@ from sqlalchemy import Computed, Engine, Identity, text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from optilock import Versioned, client_wins
-from tests.models import Base, key
-from tests.two_writers import Do
+from tests.support.models import Base, key
+from tests.support.two_writers import Do
 
 pytestmark = [pytest.mark.needs("resolves-in-place"), pytest.mark.usefixtures("form")]
 

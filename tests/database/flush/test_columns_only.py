@@ -41,19 +41,11 @@ from sqlalchemy.orm import (
 from sqlalchemy.orm.attributes import flag_modified
 from sqlalchemy.orm.exc import StaleDataError
 
-from optilock import (
-    ConcurrencyError,
-    Counter,
-    Timestamp,
-    Versioned,
-    merge_fields,
-    no_bump,
-    touch,
-    verify,
-    watch,
-)
-from optilock.watched.guard import watching
-from tests.models import key
+from optilock import ConcurrencyError, Versioned, merge_fields, touch, verify, watch
+from optilock.statements import no_bump
+from optilock.tokens import Counter, Timestamp
+from optilock.watched.guard import flush as guarded_flushes
+from tests.support.models import key
 
 
 class Base(DeclarativeBase):
@@ -383,10 +375,10 @@ def outcome(made: Any, change: Change) -> tuple[bool, list[Any]]:
 def compared(made: Any, change: Change, monkeypatch: pytest.MonkeyPatch) -> bool:
     """Do all ways come to the same? And was the flush planned, unless it was told to be?"""
     planned, ours = outcome(made, change)
-    monkeypatch.setattr(watching, "flush_columns", lambda *_: False)
+    monkeypatch.setattr(guarded_flushes, "_flush_changed_columns", lambda *_: False)
     planned_too, answered = outcome(made, change)
     assert planned_too is planned
-    monkeypatch.setattr(watching, "answer_for", lambda uow: None)
+    monkeypatch.setattr(guarded_flushes, "replace_execute", lambda uow: None)
     always, theirs = outcome(made, change)
     assert always
     assert ours == answered == theirs
@@ -747,6 +739,6 @@ def test_a_row_that_nobody_answers_for_is_an_error(sessions, monkeypatch):
         with sessions() as other, other.begin():
             other.get_one(Plain, 1).number = 4
         plain.number = 5
-        monkeypatch.setattr(watching, "arm", lambda flush, connection: None)
+        monkeypatch.setattr(guarded_flushes, "intercept", lambda flush, connection: None)
         with pytest.raises(StaleDataError, match=r"expected to update 1 row\(s\); 0 were"):
             session.flush()

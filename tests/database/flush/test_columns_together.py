@@ -20,26 +20,22 @@ from sqlalchemy.orm import (
 
 from optilock import (
     AsyncUnitOfWork,
-    CompareValues,
     ConcurrencyError,
     ConfigurationError,
     Entry,
     PreconditionFailed,
-    Resolution,
     Versioned,
-    add_delta,
     client_wins,
-    merge_changes,
     merge_fields,
-    overwrite,
-    per_field,
     reject,
-    sign_seen,
     store_wins,
     watch,
 )
+from optilock.preconditions import merge_changes, overwrite, sign_seen
 from optilock.preconditions.entity_tags import ETags
-from tests.models import Base, key
+from optilock.resolvers import Resolution, add_delta, per_field
+from optilock.tokens import CompareValues
+from tests.support.models import Base, key
 
 TAGS = ETags(keys=["a key of sixteen bytes or more"])
 PAIR = (("start", "end"),)

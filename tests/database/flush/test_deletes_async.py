@@ -7,9 +7,11 @@ from sqlalchemy import delete, inspect, select
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 from sqlalchemy.orm import selectinload
 
-from optilock import AsyncUnitOfWork, ConcurrencyError, LinkGone, OnDelete, watch
+from optilock import AsyncUnitOfWork, ConcurrencyError, watch
+from optilock.errors import LinkGone
+from optilock.resolvers import OnDelete
 from optilock.testing import count_statements
-from tests.models import Account, Base, Comment, Post, Tag, post_tags
+from tests.support.models import Account, Base, Comment, Post, Tag, post_tags
 
 pytestmark = pytest.mark.anyio
 TABLES = [Account.__table__, Post.__table__, Comment.__table__, Tag.__table__, post_tags]

@@ -23,7 +23,7 @@ from optilock import (
     merge_fields,
     unit_of_work,
 )
-from tests.models import Account, Comment, Post, Ranked
+from tests.support.models import Account, Comment, Post, Ranked
 
 
 def set_up(engine: Engine, *statements: str) -> None:

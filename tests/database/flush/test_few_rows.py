@@ -13,7 +13,7 @@ from sqlalchemy.orm import sessionmaker
 from optilock import ConcurrencyError, UnitOfWork, client_wins, watch
 from optilock.dialects.postgresql.few_rows import MOST
 from optilock.testing import count_statements, interleave, wire
-from tests.models import Account, Seat
+from tests.support.models import Account, Seat
 
 pytestmark = pytest.mark.engines("postgresql")
 

@@ -9,8 +9,9 @@ import pytest
 from sqlalchemy import inspect, select, update
 from sqlalchemy.ext.asyncio import AsyncSession, async_scoped_session, async_sessionmaker
 
-from optilock import ConcurrencyError, Resolution, client_wins, merge_fields, watch
-from tests.models import Account, Base, Dog, Kinds
+from optilock import ConcurrencyError, client_wins, merge_fields, watch
+from optilock.resolvers import Resolution
+from tests.support.models import Account, Base, Dog, Kinds
 
 pytestmark = pytest.mark.anyio
 rows = pytest.mark.parametrize("count", [1, 3])

@@ -8,7 +8,7 @@ from sqlalchemy.exc import PendingRollbackError
 from sqlalchemy.orm import Session
 
 from optilock import ConcurrencyError, client_wins, store_wins
-from tests.models import (
+from tests.support.models import (
     Account,
     Comment,
     Dog,

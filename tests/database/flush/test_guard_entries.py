@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import select
 
 from optilock import ConcurrencyError, events
-from tests.models import (
+from tests.support.models import (
     Account,
     Dog,
     Eager,

@@ -11,13 +11,13 @@ from sqlalchemy.orm.exc import StaleDataError
 from optilock import (
     ConcurrencyError,
     ConfigurationError,
-    NotWritten,
     client_wins,
     is_transient,
     store_wins,
     watch,
 )
-from tests.models import Account, Note, Ranked, Stamped
+from optilock.errors import NotWritten
+from tests.support.models import Account, Note, Ranked, Stamped
 
 pytestmark = pytest.mark.modes(full=True)
 

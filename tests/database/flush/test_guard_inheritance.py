@@ -12,19 +12,11 @@ from sqlalchemy.orm import (
     mapped_column,
 )
 
-from optilock import (
-    CompareValues,
-    ConfigurationError,
-    Counter,
-    Timestamp,
-    Versioned,
-    client_wins,
-    merge_fields,
-    no_bump,
-    store_wins,
-)
+from optilock import ConfigurationError, Versioned, client_wins, merge_fields, store_wins
+from optilock.statements import no_bump
+from optilock.tokens import CompareValues, Counter, Timestamp
 from optilock.watched.guard import options
-from tests.models import (
+from tests.support.models import (
     Animal,
     Base,
     Car,

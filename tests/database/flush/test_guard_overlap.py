@@ -9,8 +9,9 @@ import pytest
 from sqlalchemy import select, text
 from sqlalchemy.orm import sessionmaker
 
-from optilock import add_delta, per_field, watch
-from tests.models import Account, Comment, Dog, Post, Seat
+from optilock import watch
+from optilock.resolvers import add_delta, per_field
+from tests.support.models import Account, Comment, Dog, Post, Seat
 
 pytestmark = pytest.mark.modes
 

@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 from sqlalchemy.orm.exc import StaleDataError
 
 from optilock import ConcurrencyError
-from tests.models import Account, Comment, Kinds, Post, Settings, Stamped
+from tests.support.models import Account, Comment, Kinds, Post, Settings, Stamped
 
 pytestmark = pytest.mark.modes
 

@@ -8,23 +8,19 @@ from sqlalchemy.exc import InvalidRequestError, OperationalError, PendingRollbac
 from sqlalchemy.orm.exc import ObjectDeletedError
 
 from optilock import (
-    CannotMerge,
     ConcurrencyError,
     ConfigurationError,
-    Resolution,
-    add_delta,
     client_wins,
     events,
     is_transient,
     merge_fields,
-    merge_json,
-    merge_set,
-    per_field,
     reject,
     store_wins,
 )
-from tests.ids import told
-from tests.models import (
+from optilock.errors import CannotMerge
+from optilock.resolvers import Resolution, add_delta, merge_json, merge_set, per_field
+from tests.support.ids import told
+from tests.support.models import (
     Account,
     Animal,
     Clocked,

@@ -9,7 +9,7 @@ from optilock.dialects import database_of
 from optilock.dialects.rows import judge
 from optilock.tokens import Counter
 from optilock.watched.statements.bulk import rows_to_update
-from tests.models import Account, Native, Note, Odd, Ranked, Seat
+from tests.support.models import Account, Native, Note, Odd, Ranked, Seat
 
 pytestmark = [pytest.mark.modes(full=True), pytest.mark.usefixtures("form")]
 

@@ -10,8 +10,8 @@ from sqlalchemy.orm import Session, scoped_session, sessionmaker
 from sqlalchemy.orm.exc import StaleDataError
 
 from optilock import ConcurrencyError, ConfigurationError, client_wins, reject, store_wins, watch
-from tests.models import Account, Note, Post, Stamped, Tag
-from tests.needed import two_phases
+from tests.support.models import Account, Note, Post, Stamped, Tag
+from tests.support.needed import two_phases
 
 pytestmark = pytest.mark.modes(full=True)
 

@@ -8,7 +8,7 @@ from sqlalchemy import event, select
 from optilock import ConcurrencyError, client_wins, merge_fields
 from optilock.dialects.postgresql.few_rows import MOST
 from optilock.testing import count_statements
-from tests.models import Account, Dog, Note, Page, Ranked, Stamped
+from tests.support.models import Account, Dog, Note, Page, Ranked, Stamped
 
 
 def words(sent):

@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 from sqlalchemy.types import CHAR, Double, Integer, Numeric, String, Text
 
 from optilock import ConcurrencyError
-from tests.models import (
+from tests.support.models import (
     Account,
     Base,
     Clocked,

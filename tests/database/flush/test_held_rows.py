@@ -9,7 +9,7 @@ from sqlalchemy import event, insert, select
 from sqlalchemy.orm import Session
 
 from optilock.testing import count_statements
-from tests.models import Account, Native, Seat
+from tests.support.models import Account, Native, Seat
 
 N = 300
 

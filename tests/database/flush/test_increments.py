@@ -19,19 +19,13 @@ from sqlalchemy.orm import Mapped, mapped_column, relationship, sessionmaker
 from optilock import (
     ConcurrencyError,
     PreconditionFailed,
-    Resolution,
-    Unique,
     Versioned,
-    add_delta,
     apply,
     client_wins,
     etag_of,
     expect,
     is_transient,
     merge_fields,
-    merge_text,
-    no_bump,
-    per_field,
     store_wins,
     touch,
     unit_of_work,
@@ -39,11 +33,13 @@ from optilock import (
     watch,
 )
 from optilock.leases import Leasable, LeaseHeld, LeaseLost, acquire, use
+from optilock.resolvers import Resolution, add_delta, merge_text, per_field
+from optilock.statements import no_bump
 from optilock.testing import count_statements
-from optilock.tokens import RowVersion, Timestamp
+from optilock.tokens import RowVersion, Timestamp, Unique
 from optilock.unit.isolation import Isolation
-from tests.models import Base, key
-from tests.work import calls_of
+from tests.support.models import Base, key
+from tests.support.work import calls_of
 
 WRITERS, EACH = 8, 10
 
@@ -270,7 +266,9 @@ def test_eight_writers_add_and_none_of_them_conflicts(engine, store, stored, kin
 
 def test_without_it_they_conflict(engine, store, stored, monkeypatch):
     """The test above would notice."""
-    monkeypatch.setattr("optilock.watched.guard.route.commutes", lambda flush, write: False)
+    monkeypatch.setattr(
+        "optilock.watched.guard.route.is_commuting_write", lambda flush, write: False
+    )
     store(Liked(id=1))
 
     errors = crowd(engine, adding(engine, Liked))

@@ -8,16 +8,11 @@ from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.orm import Mapped, Session, relationship
 from sqlalchemy.orm.exc import StaleDataError
 
-from optilock import (
-    ConcurrencyError,
-    LinkGone,
-    OnDelete,
-    Versioned,
-    is_transient,
-    merge_fields,
-)
+from optilock import ConcurrencyError, Versioned, is_transient, merge_fields
+from optilock.errors import LinkGone
+from optilock.resolvers import OnDelete
 from optilock.testing import count_statements
-from tests.models import Base, Post, Tag, key, post_tags
+from tests.support.models import Base, Post, Tag, key, post_tags
 
 alive = pytest.mark.needs("resolves-in-place")
 

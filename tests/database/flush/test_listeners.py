@@ -20,19 +20,23 @@ from sqlalchemy.orm import (
     sessionmaker,
 )
 
-from optilock import (
-    ConcurrencyError,
-    OnDelete,
-    Resolution,
-    RowVersion,
-    Versioned,
-    client_wins,
-    merge_fields,
-    store_wins,
-    watch,
-)
+from optilock import ConcurrencyError, Versioned, client_wins, merge_fields, store_wins, watch
+from optilock.resolvers import OnDelete, Resolution
 from optilock.testing import count_statements
-from tests.models import Account, Animal, Base, Car, Comment, Dog, Note, Player, Post, Team, key
+from optilock.tokens import RowVersion
+from tests.support.models import (
+    Account,
+    Animal,
+    Base,
+    Car,
+    Comment,
+    Dog,
+    Note,
+    Player,
+    Post,
+    Team,
+    key,
+)
 
 
 class Outbox(Base):

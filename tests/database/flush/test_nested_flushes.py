@@ -12,10 +12,11 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Mapped, Session, sessionmaker
 from sqlalchemy.orm.exc import StaleDataError
 
-from optilock import OnDelete, Versioned, watch
+from optilock import Versioned, watch
+from optilock.resolvers import OnDelete
 from optilock.resolvers.rules import client_wins
 from optilock.testing import count_statements
-from tests.models import Account, Base, Comment, Note, Page, Post, key
+from tests.support.models import Account, Base, Comment, Note, Page, Post, key
 
 pytestmark = pytest.mark.modes
 

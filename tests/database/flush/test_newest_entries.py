@@ -10,7 +10,7 @@ from sqlalchemy import select, text
 from sqlalchemy.orm import sessionmaker
 
 from optilock import ConcurrencyError, bulk_update, repeatable_read, watch
-from tests.models import Account
+from tests.support.models import Account
 
 pytestmark = pytest.mark.modes
 

@@ -8,17 +8,10 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session, sessionmaker
 from sqlalchemy.orm.exc import StaleDataError
 
-from optilock import (
-    ConcurrencyError,
-    OnDelete,
-    UnitOfWork,
-    Versioned,
-    events,
-    reject,
-    store_wins,
-)
+from optilock import ConcurrencyError, UnitOfWork, Versioned, events, reject, store_wins
+from optilock.resolvers import OnDelete
 from optilock.testing import count_statements
-from tests.models import Account, Comment, Dog, Draft, Post, Tag, post_tags
+from tests.support.models import Account, Comment, Dog, Draft, Post, Tag, post_tags
 
 pytestmark = pytest.mark.modes(full=True)
 

@@ -14,8 +14,8 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from optilock import touch, watch
 from optilock.watched.session import order
-from tests.models import Account
-from tests.work import calls_of
+from tests.support.models import Account
+from tests.support.work import calls_of
 
 FIRST = ("watch", "touch", "aggregates", "verify", "unit")
 #: Forks before anybody was told of anything, and then does these in every order.
@@ -26,7 +26,7 @@ PROGRAM = """
     from sqlalchemy.orm import *
     from optilock import ConcurrencyError, UnitOfWork, Versioned, touch, verify, watch
     from optilock.watched.session import order
-    import optilock.watched.guard.watching
+    import optilock.watched.guard.installation
 
     class Base(DeclarativeBase): pass
 
@@ -134,8 +134,9 @@ def test_two_watched_classes_one_above_the_other_call_each_step_once(
             session.get_one(Account, 1).note = "changed"
             session.commit()
 
-    called = [name for file, name in calls_of(work) if file.endswith("watched/guard/watching.py")]
-    steps = ("_after_begin", "_before_flush", "_after_flush", "_after_commit")
+    files = ("watched/guard/flush.py", "watched/guard/session_events.py")
+    called = [name for file, name in calls_of(work) if file.endswith(files)]
+    steps = ("_after_begin", "before_flush", "after_flush", "_after_commit")
     assert [called.count(step) for step in steps] == [1] * len(steps)
 
 
@@ -181,4 +182,4 @@ def test_every_step_of_the_order_is_told_of_in_words() -> None:
 
 def test_a_step_that_is_not_in_the_order_is_refused() -> None:
     with pytest.raises(LookupError, match="'another' is not in the order of before_flush"):
-        order.at_step("another", None, before_flush=lambda *_: None)
+        order.add_step("another", None, before_flush=lambda *_: None)

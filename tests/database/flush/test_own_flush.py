@@ -24,9 +24,8 @@ from sqlalchemy.orm import (
 )
 
 from optilock import Versioned, touch, watch
-from optilock.watched.guard import connection as guarded
-from optilock.watched.guard import watching
-from tests.models import key
+from optilock.watched.guard import flush as guarded_flushes
+from tests.support.models import key
 
 
 class Base(DeclarativeBase):
@@ -95,7 +94,7 @@ def begun(monkeypatch) -> list[Any]:
 @pytest.fixture(params=["ours", "SQLAlchemy's"])
 def whose(request, monkeypatch, begun):
     if request.param != "ours":
-        monkeypatch.setattr(watching, "flush_columns", lambda *_: False)
+        monkeypatch.setattr(guarded_flushes, "_flush_changed_columns", lambda *_: False)
     yield request.param
     assert bool(begun) is (request.param != "ours")
 
@@ -159,13 +158,13 @@ def test_going_back_to_a_savepoint_takes_back_what_was_flushed_in_it(sessions, w
 def test_a_step_before_the_flush_that_fails_leaves_the_transaction_alone(
     sessions, whose, monkeypatch
 ):
-    def arm(flush, connection) -> None:
+    def intercept(flush, connection) -> None:
         raise LookupError
 
     with sessions() as session:
         session.get_one(Book, 1).copies = 5
         with monkeypatch.context() as patched:
-            patched.setattr(guarded, "arm", arm)
+            patched.setattr(guarded_flushes, "intercept", intercept)
             with pytest.raises(LookupError):
                 session.flush()
         assert session.is_active

@@ -11,11 +11,11 @@ from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 from sqlalchemy.orm import Mapped, Session, mapped_column, sessionmaker
 
 from optilock import ConcurrencyError, UnitOfWork, expect, verify, watch
-from tests.models import Base, key
-from tests.needed import two_phases
-from tests.write_skew import Room, is_refused, skewed
-from tests.write_skew import rooms as rooms
-from tests.write_skew import strict as strict
+from tests.support.models import Base, key
+from tests.support.needed import two_phases
+from tests.support.write_skew import Room, is_refused, skewed
+from tests.support.write_skew import rooms as rooms
+from tests.support.write_skew import strict as strict
 
 
 class Late(Base):

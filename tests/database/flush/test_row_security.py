@@ -13,8 +13,6 @@ from sqlalchemy.sql.schema import ForeignKey
 
 from optilock import (
     ConcurrencyError,
-    NotWritten,
-    OnDelete,
     UnitOfWork,
     Versioned,
     bulk_delete,
@@ -29,7 +27,8 @@ from optilock import (
     verify,
     watch,
 )
-from optilock.errors import BatchFailed
+from optilock.errors import BatchFailed, NotWritten
+from optilock.resolvers import OnDelete
 from optilock.web.problems import problem_of
 
 pytestmark = pytest.mark.engines("postgresql")

@@ -24,7 +24,7 @@ from optilock import (
 )
 from optilock.dialects.transient import is_transient
 from optilock.testing import interleave
-from tests.models import Account
+from tests.support.models import Account
 
 pytestmark = pytest.mark.engines("mariadb", "mariadb-snapshot")
 HEAVY = range(2, 10)  # the rival's rows: InnoDB ends the transaction that has changed fewer

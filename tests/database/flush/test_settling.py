@@ -14,8 +14,8 @@ from sqlalchemy import inspect, select, update
 from sqlalchemy.orm import Session, sessionmaker
 
 from optilock import ConcurrencyError, client_wins, merge_fields, store_wins, watch
-from tests.models import Account, Comment, Dog, Native, Player, Post, Ranked, Tag, Team
-from tests.work import Counting, lines_of
+from tests.support.models import Account, Comment, Dog, Native, Player, Post, Ranked, Tag, Team
+from tests.support.work import Counting, lines_of
 
 pytestmark = [pytest.mark.needs("resolves-in-place"), pytest.mark.usually("sqlite-wal")]
 

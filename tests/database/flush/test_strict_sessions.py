@@ -19,8 +19,8 @@ from sqlalchemy.orm import (
 
 from optilock import AsyncUnitOfWork, ConfigurationError, UnitOfWork, Versioned, unit_of_work, watch
 from optilock.testing.counting import count_statements
-from tests.models import key
-from tests.work import calls_of
+from tests.support.models import key
+from tests.support.work import calls_of
 
 
 class Base(DeclarativeBase):

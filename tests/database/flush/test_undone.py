@@ -11,17 +11,11 @@ import pytest
 from sqlalchemy import Engine, update
 from sqlalchemy.orm import Mapped, Session, make_transient, make_transient_to_detached
 
-from optilock import (
-    CompareValues,
-    ConcurrencyError,
-    ConfigurationError,
-    RowVersion,
-    Versioned,
-    touch,
-)
+from optilock import ConcurrencyError, ConfigurationError, Versioned, touch
 from optilock.testing import count_statements
-from tests.models import Account, Base, Dog, Native, Note, key
-from tests.two_writers import Do
+from optilock.tokens import CompareValues, RowVersion
+from tests.support.models import Account, Base, Dog, Native, Note, key
+from tests.support.two_writers import Do
 
 
 class Sealed(Versioned, Base):

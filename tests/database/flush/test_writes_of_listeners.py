@@ -10,8 +10,9 @@ import pytest
 from sqlalchemy import ForeignKey, delete, event, update
 from sqlalchemy.orm import Mapped, mapped_column, relationship
 
-from optilock import Unique, Versioned, bulk_delete, bulk_update, verify
-from tests.models import Base, key
+from optilock import Versioned, bulk_delete, bulk_update, verify
+from optilock.tokens import Unique
+from tests.support.models import Base, key
 
 
 class Thread(Versioned, Base):

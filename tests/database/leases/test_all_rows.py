@@ -42,10 +42,10 @@ from optilock.leases import (
     Names,
     Under,
 )
-from tests.models import Base as Shared
-from tests.models import key
-from tests.ways_classes import ways
-from tests.ways_to_write import Lose, forms, over, several
+from tests.support.models import Base as Shared
+from tests.support.models import key
+from tests.support.ways_classes import ways
+from tests.support.ways_to_write import Lose, forms, over, several
 
 NAMES = Names(table="rows_names", policy=LeasePolicy(shortest=0.1))
 ALL = Name("every's row", NAMES)

@@ -15,13 +15,13 @@ from sqlalchemy import Engine, create_engine
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 import optilock.asyncio
-from optilock import LeaseHeld, LeaseLost, SharingViolation, UnitOfWork, Versioned, leases, shares
-from optilock.leases import ENDLESS, Leasable, LeasePolicy
-from optilock.shares import HandleLost
-from optilock.tables.shares import SET
-from tests.failing_servers import frozen, restarted
-from tests.models import Base as Shared
-from tests.models import key
+from optilock import UnitOfWork, Versioned, leases, shares
+from optilock.leases import ENDLESS, Leasable, LeaseHeld, LeaseLost, LeasePolicy
+from optilock.shares import HandleLost, SharingViolation
+from optilock.tables.names import SHARES
+from tests.support.failing_servers import frozen, restarted
+from tests.support.models import Base as Shared
+from tests.support.models import key
 
 
 class Base(DeclarativeBase):
@@ -45,7 +45,7 @@ in_full = pytest.mark.full
 def create(connection: Any) -> None:
     TABLE.drop(connection, checkfirst=True)
     TABLE.create(connection)
-    SET.tables.create_all(connection)
+    SHARES.tables.create_all(connection)
     connection.execute(TABLE.insert(), [{"id": n, "version": 1} for n in (1, 2)])
 
 

@@ -19,16 +19,14 @@ from optilock import (
     AsyncUnitOfWork,
     ConfigurationError,
     Isolation,
-    LeaseHeld,
-    LeaseLost,
     UnitOfWork,
     Versioned,
     leases,
     watch,
 )
-from optilock.leases import ENDLESS, Leasable, LeasePolicy, Name, Names
-from tests.models import Base as Shared
-from tests.models import key
+from optilock.leases import ENDLESS, Leasable, LeaseHeld, LeaseLost, LeasePolicy, Name, Names
+from tests.support.models import Base as Shared
+from tests.support.models import key
 
 # They wait for seconds, and each database keeps the same promises.
 pytestmark = pytest.mark.usually("postgresql")
@@ -152,7 +150,7 @@ def test_its_holder_is_told_at_once_that_it_is_lost(desks: Engine) -> None:
         held.check()
         taken_away(desks)
         assert heard.wait(SHORT)
-        with pytest.raises(LeaseLost, match="Somebody else holds it"):
+        with pytest.raises(LeaseLost, match="There is another holder"):
             held.check()
         with pytest.raises(LeaseLost), UnitOfWork(desks, parts=[held]) as session:
             session.get_one(Desk, 1).text = "mine"
@@ -294,7 +292,7 @@ def test_two_leases_are_renewed_side_by_side(desks: Engine) -> None:
 def test_the_clock_of_a_database_that_is_gone_runs_out(desks: Engine) -> None:
     """Nothing is heard of the lease: it counts as lost when it must have ended."""
     with (
-        pytest.raises(LeaseLost, match="It has ended, or somebody else holds one"),
+        pytest.raises(LeaseLost, match="It has ended, or there is another holder"),
         leases.lease(desks, (Desk, 1), SHORT) as held,
     ):
         desks.pool._creator = None  # type: ignore[assignment]  # no connection can be made

@@ -14,24 +14,23 @@ import pytest
 from sqlalchemy import Engine, event, func, select
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sessionmaker
 
-from optilock import (
-    Counter,
+from optilock import PreconditionFailed, UnitOfWork, Versioned, etag_of, leases, watch
+from optilock.entities import Version
+from optilock.leases import (
+    ENDLESS,
+    Leasable,
+    Lease,
     LeaseHeld,
     LeaseLost,
-    PreconditionFailed,
-    Timestamp,
-    Unique,
-    UnitOfWork,
-    Versioned,
-    etag_of,
-    leases,
-    watch,
+    LeasePolicy,
+    Name,
+    Names,
+    Under,
 )
-from optilock.entities import Version
-from optilock.leases import ENDLESS, Leasable, Lease, LeasePolicy, Name, Names, Under
 from optilock.testing import count_statements
-from tests.models import Base as Shared
-from tests.models import key
+from optilock.tokens import Counter, Timestamp, Unique
+from tests.support.models import Base as Shared
+from tests.support.models import key
 
 
 class Base(DeclarativeBase):

@@ -18,20 +18,12 @@ from sqlalchemy import delete, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sessionmaker
 
-from optilock import (
-    NotFound,
-    OptilockError,
-    PreconditionFailed,
-    Versioned,
-    entities,
-    etag_of,
-    leases,
-    watch,
-)
+from optilock import OptilockError, PreconditionFailed, Versioned, entities, etag_of, leases, watch
+from optilock.errors import NotFound
 from optilock.leases import ENDLESS, Leasable, LeaseHeld, LeaseLost, LeasePolicy
 from optilock.tokens.timestamp import UtcDateTime
-from tests.models import Base as Shared
-from tests.models import key
+from tests.support.models import Base as Shared
+from tests.support.models import key
 
 FILE = json.loads((Path(__file__).parents[2] / "vectors" / "lease.json").read_text())
 #: What is no lease's; our own choice, as an id that is not proposed is made by us; and requests

@@ -21,11 +21,12 @@ from sqlalchemy.orm import (
 
 from optilock import ConfigurationError, client_wins, entities, watch
 from optilock.leases import ENDLESS, Leasable, LeaseHeld, LeaseLost, acquire, use
-from optilock.leases.columns import FAR, columns_in
+from optilock.leases.columns import columns_in
+from optilock.leases.values import FAR
 from optilock.testing import count_statements
-from tests.models import Base as Shared
-from tests.ways_classes import ways
-from tests.ways_to_write import Lose, forms, over, several
+from tests.support.models import Base as Shared
+from tests.support.ways_classes import ways
+from tests.support.ways_to_write import Lose, forms, over, several
 
 WAYS = ways("leased", Leasable)
 Task, Bug, DemandedList, DemandedLine, Plain, Bare = WAYS
@@ -263,7 +264,7 @@ def test_each_row_of_a_batch_has_its_own_lease(filled: Engine) -> None:
                 task.title = "mine"
             if wrong:
                 with pytest.raises(
-                    LeaseLost, match=r"Task 2 is not in force\. Somebody else holds"
+                    LeaseLost, match=r"Task 2 is not in force\. There is another holder"
                 ):
                     session.commit()
                 session.rollback()

@@ -16,8 +16,9 @@ from sqlalchemy.orm import (
     relationship,
 )
 
-from optilock import Versioned, no_bump
-from tests.models import Base, key
+from optilock import Versioned
+from optilock.statements import no_bump
+from tests.support.models import Base, key
 
 
 class Case(Versioned, Base):

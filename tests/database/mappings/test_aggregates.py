@@ -13,9 +13,10 @@ from sqlalchemy.orm import (
     relationship,
 )
 
-from optilock import ConcurrencyError, Versioned, merge_fields, no_bump
+from optilock import ConcurrencyError, Versioned, merge_fields
+from optilock.statements import no_bump
 from optilock.testing import count_statements
-from tests.models import Base, key
+from tests.support.models import Base, key
 
 alive = pytest.mark.needs("resolves-in-place")
 

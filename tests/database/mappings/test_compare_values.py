@@ -25,10 +25,8 @@ from sqlalchemy.dialects import mysql
 from sqlalchemy.orm import Mapped, Session, defer, mapped_column, relationship, sessionmaker
 
 from optilock import (
-    CompareValues,
     ConcurrencyError,
     ConfigurationError,
-    Counter,
     UnitOfWork,
     Versioned,
     bulk_delete,
@@ -41,8 +39,9 @@ from optilock import (
     watch,
 )
 from optilock.testing import count_statements
-from tests.models import Base, key
-from tests.two_writers import ends_transactions
+from optilock.tokens import CompareValues, Counter
+from tests.support.models import Base, key
+from tests.support.two_writers import ends_transactions
 
 pytestmark = pytest.mark.modes(full=True)
 

@@ -9,8 +9,8 @@ from sqlalchemy import update
 from sqlalchemy.orm import Mapped, Session
 
 from optilock import ConcurrencyError, Versioned, expect, merge_fields, verify
-from tests.models import Base, key
-from tests.two_writers import Do
+from tests.support.models import Base, key
+from tests.support.two_writers import Do
 
 
 class Staff(Versioned, Base):

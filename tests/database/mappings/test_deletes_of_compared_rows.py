@@ -6,8 +6,10 @@ import pytest
 from sqlalchemy import ForeignKey, delete, update
 from sqlalchemy.orm import Mapped, mapped_column, relationship
 
-from optilock import CompareValues, OnDelete, Versioned, client_wins, store_wins
-from tests.models import Base, key
+from optilock import Versioned, client_wins, store_wins
+from optilock.resolvers import OnDelete
+from optilock.tokens import CompareValues
+from tests.support.models import Base, key
 
 alive = pytest.mark.needs("resolves-in-place")
 

@@ -24,14 +24,14 @@ from optilock import (
     etag_of,
     expect,
     merge_fields,
-    no_bump,
     store_wins,
     touch,
     watch,
 )
+from optilock.statements import no_bump
 from optilock.tokens import Manual, Timestamp
-from tests.models import Base
-from tests.token_classes import TOKENS, docs, new, with_version
+from tests.support.models import Base
+from tests.support.token_classes import TOKENS, docs, new, with_version
 
 alive = pytest.mark.needs("resolves-in-place")
 

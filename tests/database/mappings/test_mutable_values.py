@@ -11,8 +11,9 @@ from sqlalchemy.dialects.postgresql import ARRAY, JSONB
 from sqlalchemy.ext.mutable import MutableComposite, MutableDict, MutableList, MutableSet
 from sqlalchemy.orm import Mapped, composite, mapped_column
 
-from optilock import Versioned, client_wins, merge_fields, merge_json, merge_set, per_field
-from tests.models import Base, Settings, key
+from optilock import Versioned, client_wins, merge_fields
+from optilock.resolvers import merge_json, merge_set, per_field
+from tests.support.models import Base, Settings, key
 
 alive = pytest.mark.needs("resolves-in-place")
 

@@ -21,15 +21,8 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import REAL
 from sqlalchemy.orm import DeclarativeBase, mapped_column, sessionmaker
 
-from optilock import (
-    CompareValues,
-    ConcurrencyError,
-    Counter,
-    UnitOfWork,
-    Versioned,
-    merge_fields,
-    watch,
-)
+from optilock import ConcurrencyError, UnitOfWork, Versioned, merge_fields, watch
+from optilock.tokens import CompareValues, Counter
 
 NAN = float("nan")
 POSTGRESQL, SQLITE, ALL = ("postgresql",), ("sqlite",), ("postgresql", "sqlite", "mysql")

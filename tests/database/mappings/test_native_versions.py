@@ -6,17 +6,11 @@ import pytest
 from sqlalchemy import Boolean, Column, ForeignKey, Integer, String, Table, select, update
 from sqlalchemy.orm import DeclarativeBase, Mapped, aliased, defer, load_only, mapped_column
 
-from optilock import (
-    ConcurrencyError,
-    ConfigurationError,
-    UnguardedStatement,
-    client_wins,
-    guard_statements,
-    merge_fields,
-    store_wins,
-)
+from optilock import ConcurrencyError, ConfigurationError, client_wins, merge_fields, store_wins
+from optilock.errors import UnguardedStatement
+from optilock.statements import guard_statements
 from optilock.testing import count_statements
-from tests.models import Base, Native, key
+from tests.support.models import Base, Native, key
 
 
 class NativeDeferred(Base):

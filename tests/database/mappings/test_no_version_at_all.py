@@ -8,11 +8,12 @@ import pytest
 from sqlalchemy import ForeignKey, String, inspect, text
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, sessionmaker
 
-from optilock import ConfigurationError, Counter, Versioned, watch
+from optilock import ConfigurationError, Versioned, watch
 from optilock.check import check
 from optilock.mapped import facts
 from optilock.testing.counting import count_statements
-from tests.migrating import revise, run
+from optilock.tokens import Counter
+from tests.support.migrating import revise, run
 
 
 class Base(Versioned, DeclarativeBase):

@@ -6,10 +6,11 @@ import pytest
 from sqlalchemy import Engine, String, inspect, select, text, update
 from sqlalchemy.orm import Mapped, Session, mapped_column, sessionmaker
 
-from optilock import ConcurrencyError, ConfigurationError, RowVersion, Versioned, watch
+from optilock import ConcurrencyError, ConfigurationError, Versioned, watch
 from optilock.mapping.triggers import trigger_ddl
 from optilock.testing import count_statements
-from tests.models import Base, key
+from optilock.tokens import RowVersion
+from tests.support.models import Base, key
 
 
 class Item(Versioned, Base):

@@ -10,18 +10,30 @@ from sqlalchemy.orm.exc import StaleDataError
 from optilock import (
     ConcurrencyError,
     ConfigurationError,
-    Timestamp,
     Versioned,
     client_wins,
     etag_of,
     merge_fields,
-    no_bump,
     store_wins,
     touch,
 )
+from optilock.statements import no_bump
 from optilock.testing import count_statements
-from tests.models import Account, Base, Dog, Manager, Native, Note, Page, Signed, Tag, Timed, key
-from tests.tags import version_text
+from optilock.tokens import Timestamp
+from tests.support.models import (
+    Account,
+    Base,
+    Dog,
+    Manager,
+    Native,
+    Note,
+    Page,
+    Signed,
+    Tag,
+    Timed,
+    key,
+)
+from tests.support.tags import version_text
 
 alive = pytest.mark.needs("resolves-in-place")
 
@@ -420,7 +432,7 @@ async def test_an_async_session_awaits_it(async_engine):
     from sqlalchemy.ext.asyncio import async_sessionmaker
 
     from optilock import watch
-    from tests.models import Base
+    from tests.support.models import Base
 
     async with async_engine.begin() as connection:
         await connection.run_sync(Base.metadata.create_all, tables=[Account.__table__])

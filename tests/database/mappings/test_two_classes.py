@@ -18,7 +18,7 @@ from optilock import (
 )
 from optilock.mapping.tables import is_shared
 from optilock.tokens import CompareValues
-from tests.ids import told
+from tests.support.ids import told
 
 
 class Base(DeclarativeBase):

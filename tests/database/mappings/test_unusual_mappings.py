@@ -16,8 +16,9 @@ from sqlalchemy.orm import (
     relationship,
 )
 
-from optilock import CompareValues, ConcurrencyError, Counter, Versioned, client_wins, merge_fields
-from tests.models import key
+from optilock import ConcurrencyError, Versioned, client_wins, merge_fields
+from optilock.tokens import CompareValues, Counter
+from tests.support.models import key
 
 
 class Base(DeclarativeBase):

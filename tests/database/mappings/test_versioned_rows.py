@@ -19,16 +19,9 @@ from sqlalchemy.orm import (
 )
 from sqlalchemy.orm.exc import StaleDataError
 
-from optilock import (
-    ConcurrencyError,
-    ConfigurationError,
-    Unique,
-    Versioned,
-    client_wins,
-    etag_of,
-    watch,
-)
-from tests.tags import version_text
+from optilock import ConcurrencyError, ConfigurationError, Versioned, client_wins, etag_of, watch
+from optilock.tokens import Unique
+from tests.support.tags import version_text
 
 
 class Base(DeclarativeBase):

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 
-from tests import in_process
-from tests.migrating import shape
+from tests.support import in_process
+from tests.support.migrating import shape
 
 pytestmark = [
     pytest.mark.engines("sqlite-wal", "postgresql", "mariadb"),
@@ -42,7 +42,8 @@ with engine.connect() as connection:
 _MODELS = """
 from sqlalchemy import String
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
-from optilock import Counter, RowVersion, Timestamp, Unique, Versioned
+from optilock import Versioned
+from optilock.tokens import Counter, RowVersion, Timestamp, Unique
 
 class Base(DeclarativeBase):
     pass

@@ -8,10 +8,11 @@ import pytest
 from sqlalchemy import BigInteger, Integer, MetaData, SmallInteger, String, text
 from sqlalchemy.orm import DeclarativeBase, Mapped, configure_mappers, mapped_column, sessionmaker
 
-from optilock import Counter, RowVersion, Timestamp, Unique, Versioned, touch, watch
+from optilock import Versioned, touch, watch
 from optilock.mapping.tables import classes_over
-from tests import models as every
-from tests.migrating import migrate, revise, run, shape, triggers
+from optilock.tokens import Counter, RowVersion, Timestamp, Unique
+from tests.support import models as every
+from tests.support.migrating import migrate, revise, run, shape, triggers
 
 pytestmark = [
     pytest.mark.engines("sqlite-wal", "postgresql", "mariadb"),

@@ -19,10 +19,11 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
-from optilock import Counter, RowVersion, Timestamp, Unique, Versioned
+from optilock import Versioned
 from optilock.check import check
 from optilock.rollout import roll_out
-from tests.migrating import migrate, revise, run, shape
+from optilock.tokens import Counter, RowVersion, Timestamp, Unique
+from tests.support.migrating import migrate, revise, run, shape
 
 pytestmark = [
     pytest.mark.engines("sqlite-wal", "postgresql", "mariadb"),

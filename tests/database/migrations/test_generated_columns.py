@@ -6,10 +6,11 @@ import pytest
 from sqlalchemy import Computed, FetchedValue, Integer, String, text
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
-from optilock import Counter, Versioned
+from optilock import Versioned
 from optilock.check import check
 from optilock.rollout import roll_out
-from tests.migrating import migrate, revise, run
+from optilock.tokens import Counter
+from tests.support.migrating import migrate, revise, run
 
 pytestmark = pytest.mark.engines("sqlite-wal", "postgresql", "mariadb")
 

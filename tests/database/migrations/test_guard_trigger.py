@@ -7,23 +7,11 @@ from sqlalchemy import String, Uuid, create_engine, event, func, inspect, select
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
-from optilock import (
-    ConfigurationError,
-    Counter,
-    Manual,
-    OptilockError,
-    RowVersion,
-    Timestamp,
-    Unique,
-    Versioned,
-    bulk_update,
-    merge_fields,
-    no_bump,
-    touch,
-)
-from optilock.tokens import CompareValues
-from tests.migrating import migrate, shape, triggers
-from tests.tens_token import Tens
+from optilock import ConfigurationError, OptilockError, Versioned, bulk_update, merge_fields, touch
+from optilock.statements import no_bump
+from optilock.tokens import CompareValues, Counter, Manual, RowVersion, Timestamp, Unique
+from tests.support.migrating import migrate, shape, triggers
+from tests.support.tens_token import Tens
 
 TOKENS = {"counter": Counter(), "unique": Unique(), "timestamp": Timestamp(), "tens": Tens()}
 
@@ -102,7 +90,8 @@ def test_the_version_moves_when_a_foreign_update_leaves_it_alone(engine, guarded
     after = versions(engine, cls)
     assert [a == b for a, b in zip(before, after, strict=True)] == [False, False, True]
     foreign(cls, "BODY = 'again' WHERE id < 2")
-    assert len({*before[:2], *after[:2], *versions(engine, cls)[:2]}) in (3, 6)
+    # The rows of a statement have one version, or each its own; MariaDB inserts moments row by row.
+    assert len({*before[:2], *after[:2], *versions(engine, cls)[:2]}) in (3, 4, 6)
 
 
 @each_token

@@ -7,10 +7,10 @@ from datetime import datetime
 import pytest
 from sqlalchemy import String, create_engine, text
 
-from optilock import Manual, Unique
 from optilock.rollout import dry_run, roll_out
 from optilock.rollout.report import Silent
-from tests.migrating import each_token, migrate
+from optilock.tokens import Manual, Unique
+from tests.support.migrating import each_token, migrate
 
 pytestmark = pytest.mark.engines("mariadb")
 THEN = datetime(2020, 2, 2, 2, 2, 2)

@@ -8,8 +8,9 @@ import pytest
 from sqlalchemy import MetaData, String, Table, create_engine, insert, inspect, select, text
 from sqlalchemy.exc import DBAPIError
 
-from optilock import ConfigurationError, Counter, Manual, OptilockError, RowVersion, Unique
-from tests.migrating import migrate, shape
+from optilock import ConfigurationError, OptilockError
+from optilock.tokens import Counter, Manual, RowVersion, Unique
+from tests.support.migrating import migrate, shape
 
 pytestmark = pytest.mark.engines("sqlite-wal", "postgresql", "mariadb")
 
@@ -258,7 +259,7 @@ class TestARightThatIsMissing:
         before = everything(engine)
         with pytest.raises(OptilockError, match="may not create triggers") as caught:
             migrate(user, both)
-        stays = "What operations before it in the same revision have done is stored"
+        stays = "Earlier operations of the same revision are stored"
         if engine.dialect.name == "postgresql":
             assert everything(engine) == before
             assert stays not in str(caught.value)

@@ -7,7 +7,7 @@ import sqlite3
 import pytest
 from sqlalchemy import MetaData, String, Table, inspect, select, text
 
-from optilock import ConfigurationError, Counter, Manual, RowVersion, Timestamp, Unique
+from optilock import ConfigurationError
 from optilock.alembic import (
     AddVersionColumn,
     ChangeVersionColumn,
@@ -17,8 +17,9 @@ from optilock.alembic import (
     RollOutVersionColumn,
 )
 from optilock.tables import table_sets
+from optilock.tokens import Counter, Manual, RowVersion, Timestamp, Unique
 from optilock.tokens.guard_trigger import GuardTrigger
-from tests.migrating import as_text, migrate, shape
+from tests.support.migrating import as_text, migrate, shape
 
 pytestmark = pytest.mark.engines("sqlite-wal", "postgresql", "mariadb")
 

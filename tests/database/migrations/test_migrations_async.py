@@ -12,7 +12,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 import optilock.alembic  # noqa: F401  gives op its operations
-from optilock import Counter, Unique
+from optilock.tokens import Counter, Unique
 
 pytestmark = pytest.mark.anyio
 GUARDED: dict[str, Any] = {"guard": "bump", "ignore": ["views"]}

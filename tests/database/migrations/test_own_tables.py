@@ -10,9 +10,9 @@ from sqlalchemy.exc import IntegrityError
 
 from optilock import ConfigurationError
 from optilock.tables import table_set, table_sets
-from optilock.tables.commit_tokens import commit_tokens
-from tests import in_process
-from tests.migrating import migrate, revise, shape
+from optilock.tables.names import commit_tokens
+from tests.support import in_process
+from tests.support.migrating import migrate, revise, shape
 
 pytestmark = pytest.mark.engines("sqlite-wal", "postgresql", "mariadb")
 INI = Path(__file__).parents[3] / "migrations" / "alembic.ini"

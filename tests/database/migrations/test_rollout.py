@@ -9,20 +9,12 @@ import pytest
 from sqlalchemy import Integer, MetaData, Table, create_engine, func, inspect, select, text
 from sqlalchemy.exc import DBAPIError
 
-from optilock import (
-    CompareValues,
-    ConfigurationError,
-    Counter,
-    Manual,
-    OptilockError,
-    RowVersion,
-    Timestamp,
-    Unique,
-)
+from optilock import ConfigurationError, OptilockError
 from optilock.dialects import database_of
 from optilock.rollout import roll_out
 from optilock.rollout.report import Silent
-from tests.migrating import each_token
+from optilock.tokens import CompareValues, Counter, Manual, RowVersion, Timestamp, Unique
+from tests.support.migrating import each_token
 
 pytestmark = [
     pytest.mark.engines("sqlite-wal", "postgresql", "mariadb"),

@@ -13,11 +13,12 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine, create_engine, event, inspect, text
 
-from optilock import ConfigurationError, Counter, OptilockError, RowVersion, Timestamp, Unique
-from optilock.dialects.values import plain
+from optilock import ConfigurationError, OptilockError
+from optilock.dialects.values import plain_ddl
 from optilock.rollout import abort, claim, dry_run, roll_out
 from optilock.rollout.report import Silent
-from tests.migrating import shape
+from optilock.tokens import Counter, RowVersion, Timestamp, Unique
+from tests.support.migrating import shape
 
 pytestmark = [
     pytest.mark.engines("sqlite-wal", "postgresql", "mariadb"),
@@ -70,7 +71,7 @@ def test_what_it_shows_makes_the_same_table(engine, options):
             if "(the " in line:  # the keys of a batch
                 line = line[: line.index(" AND (")]
             if not line.startswith("--"):
-                connection.execute(plain(line))
+                connection.execute(plain_ddl(line))
     assert roll_out(engine, "parcels", **options).steps == ()
     by_hand = shape(engine, "parcels")
     with engine.begin() as connection:

@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine, MetaData, create_engine, event, inspect, text
 
-from optilock import OptilockError, Unique
+from optilock import OptilockError
 from optilock.dialects import database_of
 from optilock.rollout import claim, roll_out
 from optilock.rollout.report import Silent
-from tests.migrating import revise
+from optilock.tokens import Unique
+from tests.support.migrating import revise
 
 pytestmark = [
     pytest.mark.engines("sqlite-wal", "postgresql", "mariadb"),

@@ -12,20 +12,13 @@ import pytest
 from sqlalchemy import Engine, String, create_engine, event, inspect, text
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
-from optilock import (
-    ConfigurationError,
-    Counter,
-    OptilockError,
-    RowVersion,
-    Timestamp,
-    Unique,
-    Versioned,
-)
+from optilock import ConfigurationError, OptilockError, Versioned
 from optilock.check import check
-from optilock.dialects.values import plain, quoted
+from optilock.dialects.values import plain_ddl, quote_name
 from optilock.rollout import claim, roll_out
 from optilock.rollout.report import Silent
-from tests.migrating import migrate, revise, send, shape
+from optilock.tokens import Counter, RowVersion, Timestamp, Unique
+from tests.support.migrating import migrate, revise, send, shape
 
 pytestmark = [
     pytest.mark.engines("sqlite-wal", "postgresql", "mariadb"),
@@ -195,7 +188,7 @@ class TestRefused:
     def test_rows_that_stay_as_they_are_are_told_from_rows_that_are_held(self, engine):
         """At once, and not when the patience is over."""
         send(engine, *_LEAVES_OUT[engine.dialect.name])
-        with pytest.raises(OptilockError, match=r"nobody\s+holds"):
+        with pytest.raises(OptilockError, match=r"no\s+transaction\s+holds"):
             roll_out(engine, "parcels", token=Unique(), patience=600)
         if engine.dialect.name == "mysql":
             return
@@ -629,15 +622,15 @@ class TestKinds:
 
     @pytest.mark.parametrize("name", ["5% off", 'a "b"', "Order", "a:b"])
     def test_names_that_need_quotes(self, engine, name):
-        named = quoted(engine.dialect, name)
+        named = quote_name(engine.dialect, name)
         with engine.begin() as connection:
-            connection.execute(plain(f"CREATE TABLE {named} (id INTEGER PRIMARY KEY)"))
-            connection.execute(plain(f"INSERT INTO {named} VALUES (1)"))
+            connection.execute(plain_ddl(f"CREATE TABLE {named} (id INTEGER PRIMARY KEY)"))
+            connection.execute(plain_ddl(f"INSERT INTO {named} VALUES (1)"))
         token = Unique(column=name)
         assert roll_out(engine, name, token=token, guard="bump").filled == 1
         assert roll_out(engine, name, token=token, guard="bump").steps == ()
         with engine.begin() as connection:
-            connection.execute(plain(f"DROP TABLE {named}"))
+            connection.execute(plain_ddl(f"DROP TABLE {named}"))
 
     @pytest.mark.engines("sqlite-wal")
     def test_a_number_that_was_given_is_not_given_again(self, engine):

@@ -10,18 +10,11 @@ from alembic.operations import Operations
 from sqlalchemy import String, inspect, select, text
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
-from optilock import (
-    ConfigurationError,
-    Counter,
-    OptilockError,
-    RowVersion,
-    Timestamp,
-    Unique,
-    Versioned,
-)
+from optilock import ConfigurationError, OptilockError, Versioned
 from optilock.rollout import roll_out
-from tests.migrating import migrate, revise, shape
-from tests.tens_token import Tens
+from optilock.tokens import Counter, RowVersion, Timestamp, Unique
+from tests.support.migrating import migrate, revise, shape
+from tests.support.tens_token import Tens
 
 pytestmark = pytest.mark.engines("sqlite-wal", "postgresql", "mariadb")
 TOKENS = [Counter(), Unique(), Timestamp(), RowVersion(), Tens()]

@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, Engine, inspect, text
 
-from optilock import OptilockError, Unique
+from optilock import OptilockError
 from optilock.rollout import roll_out
 from optilock.rollout.report import Silent
+from optilock.tokens import Unique
 
 pytestmark = pytest.mark.engines("postgresql", "mariadb")
 #: What a writer may wait at most, in seconds; ``lock_timeout`` is 0.1, and the machine may be busy.

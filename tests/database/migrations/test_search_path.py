@@ -6,11 +6,12 @@ import pytest
 from sqlalchemy import String, create_engine, inspect
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
-from optilock import Counter, OptilockError, RowVersion, Unique, Versioned
+from optilock import OptilockError, Versioned
 from optilock.check import check
 from optilock.rollout import abort, claim, roll_out
 from optilock.rollout.report import Silent
-from tests.migrating import migrate, revise, run, send
+from optilock.tokens import Counter, RowVersion, Unique
+from tests.support.migrating import migrate, revise, run, send
 
 pytestmark = pytest.mark.engines("postgresql")
 

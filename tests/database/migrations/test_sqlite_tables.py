@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from sqlalchemy import create_engine, event, inspect, text
 
-from optilock import Unique
 from optilock.rollout import abort, dry_run, roll_out
 from optilock.rollout.report import Silent
-from tests.migrating import send
+from optilock.tokens import Unique
+from tests.support.migrating import send
 
 pytestmark = pytest.mark.engines("sqlite-wal")
 

@@ -6,7 +6,7 @@ import pytest
 
 from optilock.rollout import roll_out
 from tests.database.check.faults import Base, Kept, Pages, create, done, guard_on, retimed
-from tests.migrating import revise, run
+from tests.support.migrating import revise, run
 
 MOMENTS = {
     "of one column": guard_on("BEFORE UPDATE OF id"),

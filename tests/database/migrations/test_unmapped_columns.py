@@ -8,10 +8,11 @@ import pytest
 from sqlalchemy import String
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
-from optilock import Counter, Versioned
+from optilock import Versioned
 from optilock.check import check
 from optilock.rollout import roll_out
-from tests.migrating import migrate, revise, run, send
+from optilock.tokens import Counter
+from tests.support.migrating import migrate, revise, run, send
 
 pytestmark = pytest.mark.engines("sqlite-wal", "postgresql", "mariadb")
 

@@ -23,7 +23,6 @@ from sqlalchemy import (
     text,
 )
 
-from optilock import Counter, Manual, RowVersion, Timestamp, Unique
 from optilock.alembic import (
     AddVersionColumn,
     ChangeVersionColumn,
@@ -36,8 +35,9 @@ from optilock.alembic import (
     DropVersionTrigger,
 )
 from optilock.tables import table_sets
+from optilock.tokens import Counter, Manual, RowVersion, Timestamp, Unique
 from optilock.tokens.guard_trigger import GuardTrigger
-from tests.migrating import migrate, triggers
+from tests.support.migrating import migrate, triggers
 
 pytestmark = [
     pytest.mark.engines("sqlite-wal", "postgresql", "mariadb"),

@@ -6,9 +6,9 @@ import pytest
 from sqlalchemy import MetaData, String, Table, inspect, select, text
 from sqlalchemy.exc import DBAPIError
 
-from optilock import ConfigurationError, Counter, Manual, RowVersion, Timestamp, Unique
-from optilock.tokens import CompareValues
-from tests.migrating import migrate, shape
+from optilock import ConfigurationError
+from optilock.tokens import CompareValues, Counter, Manual, RowVersion, Timestamp, Unique
+from tests.support.migrating import migrate, shape
 
 pytestmark = pytest.mark.engines("sqlite-wal", "postgresql", "mariadb")
 COUNTER, UNIQUE, TIMESTAMP = Counter(), Unique(), Timestamp()

@@ -12,8 +12,6 @@ from sqlalchemy.orm import Mapped, Session, mapped_column, sessionmaker
 import optilock.asyncio
 from optilock import (
     AsyncUnitOfWork,
-    BadEntity,
-    BadPrecondition,
     ConfigurationError,
     PreconditionFailed,
     UnitOfWork,
@@ -22,11 +20,12 @@ from optilock import (
     client_wins,
     etag_of,
 )
+from optilock.errors import BadEntity, BadPrecondition
 from optilock.testing import count_statements
-from tests.models import Account, Base, Dog, Note, Post, Seat, Tag, key
-from tests.tags import tag
-from tests.two_writers import Do
-from tests.work import calls_of
+from tests.support.models import Account, Base, Dog, Note, Post, Seat, Tag, key
+from tests.support.tags import tag
+from tests.support.two_writers import Do
+from tests.support.work import calls_of
 
 
 def refused(session: Session, *args: Any, expected: object) -> PreconditionFailed:

@@ -13,11 +13,9 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session, sessionmaker
 
 from optilock import (
-    BadPrecondition,
     ConcurrencyError,
     ConfigurationError,
     Isolation,
-    OnDelete,
     PreconditionFailed,
     UnitOfWork,
     apply,
@@ -29,12 +27,14 @@ from optilock import (
     store_wins,
     unit_of_work,
 )
+from optilock.errors import BadPrecondition
 from optilock.preconditions.rfc9110 import required
+from optilock.resolvers import OnDelete
 from optilock.testing import count_statements
 from optilock.web.problems import problem_of
-from tests.models import Account, Note, Tag, Timed
-from tests.tags import tag
-from tests.two_writers import Do
+from tests.support.models import Account, Note, Tag, Timed
+from tests.support.tags import tag
+from tests.support.two_writers import Do
 
 pytestmark = pytest.mark.modes(full=True)
 

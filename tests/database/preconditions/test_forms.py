@@ -9,20 +9,11 @@ import pytest
 from sqlalchemy import Engine, String, Text, event
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sessionmaker
 
-from optilock import (
-    BadPrecondition,
-    ConfigurationError,
-    EditForm,
-    FilledForm,
-    UnitOfWork,
-    Versioned,
-    add_delta,
-    merge_text,
-    per_field,
-    reject,
-    watch,
-)
+from optilock import ConfigurationError, UnitOfWork, Versioned, reject, watch
+from optilock.errors import BadPrecondition
+from optilock.preconditions import EditForm, FilledForm
 from optilock.preconditions.entity_tags import ETags
+from optilock.resolvers import add_delta, merge_text, per_field
 
 TAGS = ETags(keys=["a secret of sixteen bytes or more"])
 BODY = "".join(f"line {number}\n" for number in range(40))

@@ -21,14 +21,14 @@ from optilock import (
     expect,
     is_transient,
     lock,
-    overwrite,
     repeatable_read,
     unit_of_work,
     verify,
     watch,
 )
+from optilock.preconditions import overwrite
 from optilock.testing import count_statements
-from tests.models import Account, Animal, Base, Dog, Page, Tag
+from tests.support.models import Account, Animal, Base, Dog, Page, Tag
 
 WAYS = {"nowait": {"nowait": True}, "timeout": {"timeout": 1}}
 

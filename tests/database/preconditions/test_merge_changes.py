@@ -15,36 +15,31 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sess
 import optilock.asyncio
 from optilock import (
     AsyncUnitOfWork,
-    BadEntity,
-    BadPrecondition,
     ConcurrencyError,
     ConfigurationError,
     Entry,
     PreconditionFailed,
-    Resolution,
     UnitOfWork,
     Versioned,
-    add_delta,
     client_wins,
     events,
     is_transient,
-    merge_changes,
     merge_fields,
-    merge_text,
-    per_field,
     reject,
-    sign_seen,
     store_wins,
     unit_of_work,
 )
+from optilock.errors import BadEntity, BadPrecondition
+from optilock.preconditions import merge_changes, sign_seen
 from optilock.preconditions.entity_tags import PLAIN, ETags
-from optilock.preconditions.signed import LONGEST
+from optilock.preconditions.signed_values import LONGEST
+from optilock.resolvers import Resolution, add_delta, merge_text, per_field
 from optilock.testing import count_statements
 from optilock.web.problems import problem_of
-from tests.ids import told
-from tests.models import Account, Dog
-from tests.models import Base as Shared
-from tests.two_writers import Do
+from tests.support.ids import told
+from tests.support.models import Account, Dog
+from tests.support.models import Base as Shared
+from tests.support.two_writers import Do
 
 OLD, NEW = "the old key, of 16 bytes or more", "the new key, of 16 bytes or more"
 TAGS = ETags(keys=[NEW, OLD], tenant="acme")
@@ -163,7 +158,7 @@ def test_what_was_not_signed_cannot_be_merged(account: Any, watched: Do, other: 
     with pytest.raises(PreconditionFailed) as caught:
         merge_changes(watched(), Account, 1, {"owner": "Eve"}, seen=seen, etags=TAGS)
     assert caught.value.entries[0].conflicting == {"owner"}
-    assert "nobody knows" in caught.value.__notes__[0]
+    assert "is unknown" in caught.value.__notes__[0]
 
 
 def test_a_row_that_is_gone_asks_no_resolver(account: Any, watched: Do, gone: Do) -> None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from optilock import ConcurrencyError, ConfigurationError, expect, overwrite, verify
+from optilock import ConcurrencyError, ConfigurationError, expect, verify
+from optilock.preconditions import overwrite
 from optilock.testing import count_statements
-from tests.models import Tag
+from tests.support.models import Tag
 
 
 def test_our_columns_go_over_theirs_and_theirs_stay(account, watched, other, stored):

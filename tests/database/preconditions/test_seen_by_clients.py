@@ -26,25 +26,23 @@ from sqlalchemy.orm import (
 import optilock.asyncio
 from optilock import (
     AsyncUnitOfWork,
-    BadEntity,
     Entry,
     PreconditionFailed,
     Versioned,
     apply,
     client_wins,
     expect,
-    merge_changes,
     merge_fields,
-    merge_text,
-    per_field,
-    sign_seen,
     watch,
 )
+from optilock.errors import BadEntity
+from optilock.preconditions import merge_changes, sign_seen
 from optilock.preconditions.entity_tags import ETags
-from optilock.resolvers.diff3 import plain
-from tests.models import Account, Decided
-from tests.models import Base as Shared
-from tests.two_writers import Do
+from optilock.resolvers import merge_text, per_field
+from optilock.resolvers.diff3 import normalize_line_ends
+from tests.support.models import Account, Decided
+from tests.support.models import Base as Shared
+from tests.support.two_writers import Do
 
 LOADED = {"owner": "Ada", "note": "n"}
 
@@ -377,7 +375,7 @@ def test_the_stored_line_ends_win(sheets: sessionmaker[Session], stored: str) ->
         session.get(Sheet, 1).body = stored
     end = "\r\n" if "\r\n" in stored else "\r" if "\r" in stored else "\n"
     with sheets.begin() as session:
-        sent = plain(stored).replace("\n", "\r\n") + "\r\nmine"
+        sent = normalize_line_ends(stored).replace("\n", "\r\n") + "\r\nmine"
         apply(session, Sheet, 1, {"body": sent}, version=2)
     assert sheet(sheets)["body"] == stored + end + "mine"
 

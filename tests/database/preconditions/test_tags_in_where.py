@@ -30,7 +30,7 @@ from sqlalchemy.orm import DeclarativeBase, Session, mapped_column
 from optilock.preconditions.entity_tags import PLAIN, ETags
 from optilock.tokens import RowVersion, UtcDateTime
 from optilock.versioned import Versioned
-from tests.tags import version_text
+from tests.support.tags import version_text
 
 MOMENT = datetime(2026, 1, 2, 3, 4, 5)
 PRECISE = DateTime().with_variant(mysql.DATETIME(fsp=6), "mysql", "mariadb")
@@ -113,7 +113,8 @@ def no_forged_text_reaches_the_driver(connection: Connection) -> None:
         (now,) = connection.scalars(select(cls.version))
         known = version_text(PLAIN.tag(cls.__mapper__, (7,), now))
         for text in FORGED:
-            versions = PLAIN.named(cls.__mapper__, (7,), [f'"{seal(cls)}.{text}"'])
+            tags = PLAIN.of_row(cls.__mapper__, (7,))
+            versions = tags.named([f'"{seal(cls)}.{text}"'])
             assert found(connection, cls, versions) == [7] * (text == known), (cls, text)
 
 

@@ -15,7 +15,6 @@ from optilock import (
     ConcurrencyError,
     ConfigurationError,
     Isolation,
-    OnDelete,
     PreconditionFailed,
     UnitOfWork,
     client_wins,
@@ -25,10 +24,11 @@ from optilock import (
     verify,
     watch,
 )
+from optilock.resolvers import OnDelete
 from optilock.testing import count_statements
-from tests.models import Account, Animal, Base, Dog, Note, Tag
-from tests.two_writers import Do
-from tests.work import lines_of
+from tests.support.models import Account, Animal, Base, Dog, Note, Tag
+from tests.support.two_writers import Do
+from tests.support.work import lines_of
 
 pytestmark = pytest.mark.modes(full=True)
 

@@ -15,7 +15,7 @@ from optilock import ConfigurationError
 from optilock.queue import AsyncQueue, Draft, Queue, ReceiptExpired
 from tests.database.queue.test_queue_vectors import EMPTY, VECTORS, Run
 from tests.engines import Target
-from tests.queues import CLOCK, make_tables, shift
+from tests.support.queues import CLOCK, make_tables, shift
 
 CALLS = sorted(
     name

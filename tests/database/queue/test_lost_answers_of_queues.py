@@ -11,11 +11,12 @@ from sqlalchemy import Engine, create_engine
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from optilock import CommitOutcomeUnknown, is_transient, retry, retrying
+from optilock import is_transient, retry, retrying
+from optilock.errors import CommitOutcomeUnknown
 from optilock.queue import AsyncQueue, Draft, Queue
-from tests.cut_line import Cut
-from tests.cut_line import cut as cut
-from tests.queues import make_tables
+from tests.support.cut_line import Cut
+from tests.support.cut_line import cut as cut
+from tests.support.queues import make_tables
 
 pytestmark = pytest.mark.engines("postgresql")
 

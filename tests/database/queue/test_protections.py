@@ -11,8 +11,8 @@ from sqlalchemy import update
 from sqlalchemy.orm import Session
 
 from optilock.queue import Draft, MessageNotFound, Queue, ReceiptExpired
-from tests.queues import CLOCK, bodies, made, shift
-from tests.queues import queue as queue
+from tests.support.queues import CLOCK, bodies, made, shift
+from tests.support.queues import queue as queue
 
 pytestmark = pytest.mark.engines("sqlite-wal", "postgresql", "mariadb")
 
@@ -136,13 +136,16 @@ def test_a_group_that_gets_a_message_while_it_is_removed_stays(queue, engine):
     queue.send("one", group="g")
     queue.delete(*queue.receive())
     store = queue._operations.store
-    with queue.connections.lent() as connection:
+
+    def remove(connection):
         with store.atomic(connection):
             rows, empty = store.claim_groups(connection, 5, 1_000, uuid4())
         assert (rows, empty) == ([], ["g"])
         queue.send("two", group="g")
         with store.atomic(connection):
             store.remove_groups(connection, empty)
+
+    queue.connections.run(remove)
     shift(engine, 2)
     assert bodies(queue.receive(5)) == ["two"]
 

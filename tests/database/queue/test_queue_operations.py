@@ -19,8 +19,8 @@ from optilock.queue import (
     Queue,
     ReceiptExpired,
 )
-from tests.queues import CLOCK, bodies, made, make_tables, shift
-from tests.queues import queue as queue
+from tests.support.queues import CLOCK, bodies, made, make_tables, shift
+from tests.support.queues import queue as queue
 
 pytestmark = pytest.mark.engines("sqlite-wal", "postgresql", "mariadb")
 
@@ -183,7 +183,7 @@ def test_one_that_kills_its_workers_is_a_dead_letter_too(engine):
     queue.send("good")
     assert bodies(queue.receive(2)) == ["good"]
     assert queue.metrics().dead == 1
-    assert "nobody deleted it" in queue.dead_letters.peek()[0].last_error
+    assert "neither deleted nor failed" in queue.dead_letters.peek()[0].last_error
     queue.close()
 
 

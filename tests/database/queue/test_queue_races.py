@@ -1,10 +1,10 @@
-"""Workers that are killed while they work: see :mod:`tests.queue_races`."""
+"""Workers that are killed while they work: see :mod:`tests.support.queue_races`."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.queue_races import race
+from tests.support.queue_races import race
 
 
 @pytest.mark.full

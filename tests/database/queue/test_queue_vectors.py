@@ -17,7 +17,7 @@ from sqlalchemy import select
 
 from optilock import ConfigurationError
 from optilock.queue import Message, Queue, QueueError, QueueNotFound
-from tests.queues import CLOCK, made, shift
+from tests.support.queues import CLOCK, made, shift
 
 VECTORS = {
     one["id"]: one

@@ -12,8 +12,8 @@ from sqlalchemy import event, text
 from sqlalchemy.orm import Session
 
 from optilock.queue import Queue
-from optilock.queue.waiting import Asking, Listening
-from tests.queues import made, make_tables
+from optilock.queue.waiters import ListeningWaiter, PollingWaiter
+from tests.support.queues import made, make_tables
 
 pytestmark = pytest.mark.engines("sqlite-wal", "postgresql", "mariadb")
 
@@ -95,7 +95,7 @@ def test_who_waits_asks_nothing(queue, engine):
 @pytest.mark.engines("sqlite-wal", "mariadb")
 def test_elsewhere_it_asks_once_a_second(queue, engine):
     waiter = queue.waiter()
-    assert isinstance(waiter, Asking)
+    assert isinstance(waiter, PollingWaiter)
     waiter.wait(1.3)  # until it asks seldom
     sent = statements(engine)
     waiter.wait(2)
@@ -169,7 +169,7 @@ def test_without_listening_it_asks(engine):
     make_tables(engine)
     with Queue(engine, "work", listen=False) as queue:
         waiter = queue.waiter()
-        assert isinstance(waiter, Asking)
+        assert isinstance(waiter, PollingWaiter)
         waiter.close()
         queue.send("a", delay=0.2)
         assert queue.receive(wait=5)
@@ -178,7 +178,7 @@ def test_without_listening_it_asks(engine):
 @pytest.mark.engines("postgresql")
 def test_who_waits_can_be_woken(queue):
     waiter = queue.waiter()
-    assert isinstance(waiter, Listening)
+    assert isinstance(waiter, ListeningWaiter)
     threading.Timer(0.2, waiter.wake).start()
     begin = time.monotonic()
     waiter.wait(10)

@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 
 from optilock.dialects.postgresql import queue_sql
 from optilock.queue import Queue
-from tests.queues import bodies, make_tables
+from tests.support.queues import bodies, make_tables
 
 pytestmark = pytest.mark.engines("postgresql")
 

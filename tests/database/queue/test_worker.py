@@ -16,7 +16,7 @@ from sqlalchemy.orm import sessionmaker
 
 from optilock import ConfigurationError
 from optilock.queue import Message, Queue, Worker
-from tests.queues import make_tables
+from tests.support.queues import make_tables
 
 pytestmark = [
     pytest.mark.engines("sqlite-wal", "postgresql", "mariadb"),

@@ -9,6 +9,7 @@ import time
 import pytest
 from sqlalchemy import event, text
 
+from optilock.coroutines import run_to_end
 from tests.database.queue.test_worker import Running, left, until
 from tests.database.queue.test_worker import queue as queue
 
@@ -43,9 +44,9 @@ def test_a_heartbeat_in_the_midst_of_the_end_hides_nothing(queue, monkeypatch):
 
     def given_back(messages):
         give_back(messages)
-        running.worker._beat_once()
+        run_to_end(running.worker._beat_once())
         at_once.extend(queue.receive(5))
-        running.worker._beat_once()
+        run_to_end(running.worker._beat_once())
         assert queue.beat(at_once) == {message.id for message in at_once}
         go_on.set()
 

@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_asyn
 from sqlalchemy.orm import Session, sessionmaker
 
 from optilock import UnitOfWork, watch
-from tests.models import Account
+from tests.support.models import Account
 
 pytestmark = pytest.mark.engines("postgresql")
 

@@ -10,16 +10,10 @@ from sqlalchemy import Engine, Integer
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 from sqlalchemy.orm.exc import StaleDataError
 
-from optilock import (
-    ConcurrencyError,
-    ConfigurationError,
-    Manual,
-    Versioned,
-    merge_fields,
-    touch,
-)
-from tests.models import Account, Base, Comment, Native, Post, key
-from tests.two_writers import Do
+from optilock import ConcurrencyError, ConfigurationError, Versioned, merge_fields, touch
+from optilock.tokens import Manual
+from tests.support.models import Account, Base, Comment, Native, Post, key
+from tests.support.two_writers import Do
 
 
 @pytest.fixture

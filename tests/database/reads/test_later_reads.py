@@ -34,7 +34,7 @@ from optilock import (
     watch,
 )
 from optilock.testing import count_statements
-from tests.models import key
+from tests.support.models import key
 
 
 class Base(DeclarativeBase):

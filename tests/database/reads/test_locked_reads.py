@@ -6,7 +6,7 @@ import pytest
 
 from optilock import ConcurrencyError
 from optilock.testing import count_statements
-from tests.models import Account, Seat
+from tests.support.models import Account, Seat
 
 
 @pytest.fixture

@@ -9,16 +9,10 @@ import pytest
 from sqlalchemy import ForeignKey, delete, update
 from sqlalchemy.orm import Mapped, Session, mapped_column, relationship
 
-from optilock import (
-    CompareValues,
-    ConcurrencyError,
-    ConfigurationError,
-    Counter,
-    UnitOfWork,
-    Versioned,
-)
+from optilock import ConcurrencyError, ConfigurationError, UnitOfWork, Versioned
 from optilock.testing import count_statements
-from tests.models import Base, key
+from optilock.tokens import CompareValues, Counter
+from tests.support.models import Base, key
 
 
 class Leaflet(Versioned, Base):

@@ -11,8 +11,8 @@ from sqlalchemy.orm import Mapped, Session, mapped_column, relationship
 
 from optilock import ConcurrencyError, Versioned
 from optilock.testing import count_statements
-from tests.models import Base, Comment, Player, Post, Tag, Team, key, post_tags
-from tests.two_writers import Do
+from tests.support.models import Base, Comment, Player, Post, Tag, Team, key, post_tags
+from tests.support.two_writers import Do
 
 
 class Desk(Versioned, Base):

@@ -10,16 +10,9 @@ import pytest
 from sqlalchemy import Engine, update
 from sqlalchemy.orm import Mapped, Session, sessionmaker
 
-from optilock import (
-    ConcurrencyError,
-    ConfigurationError,
-    RowVersion,
-    Timestamp,
-    Unique,
-    Versioned,
-    watch,
-)
-from tests.models import Base, key
+from optilock import ConcurrencyError, ConfigurationError, Versioned, watch
+from optilock.tokens import RowVersion, Timestamp, Unique
+from tests.support.models import Base, key
 
 
 class Layered(Versioned):

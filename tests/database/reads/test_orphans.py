@@ -7,7 +7,7 @@ from sqlalchemy import ForeignKey, String, select
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship
 
 from optilock import Versioned
-from tests.models import key
+from tests.support.models import key
 
 
 class Base(DeclarativeBase):

@@ -22,7 +22,7 @@ from sqlalchemy.orm import (
 
 from optilock import Versioned, client_wins, store_wins
 from optilock.testing import count_statements
-from tests.models import key
+from tests.support.models import key
 
 
 class Base(DeclarativeBase):

@@ -18,7 +18,7 @@ from sqlalchemy.orm import (
 
 from optilock import ConcurrencyError, UnitOfWork, Versioned, watch
 from optilock.testing import count_statements
-from tests.models import key
+from tests.support.models import key
 
 
 class Base(DeclarativeBase):

@@ -9,8 +9,8 @@ from sqlalchemy import Delete, Insert, Update, create_engine, update
 from sqlalchemy.orm import Session, sessionmaker
 
 from optilock import ConcurrencyError, UnitOfWork, bulk_update, client_wins, verify, watch
-from tests.models import Account, Dog
-from tests.two_writers import tables_of
+from tests.support.models import Account, Dog
+from tests.support.two_writers import tables_of
 
 
 @pytest.fixture

@@ -8,18 +8,11 @@ import pytest
 from sqlalchemy import Engine, Integer, select
 from sqlalchemy.orm import Mapped, Session, make_transient, sessionmaker
 
-from optilock import (
-    ConcurrencyError,
-    Manual,
-    RowVersion,
-    UnitOfWork,
-    Versioned,
-    merge_fields,
-    touch,
-)
+from optilock import ConcurrencyError, UnitOfWork, Versioned, merge_fields, touch
 from optilock.testing import count_statements
-from tests.models import Account, Animal, Base, Dog, Draft, Native, Signed, Timed, key
-from tests.two_writers import Do
+from optilock.tokens import Manual, RowVersion
+from tests.support.models import Account, Animal, Base, Dog, Draft, Native, Signed, Timed, key
+from tests.support.two_writers import Do
 
 pytestmark = pytest.mark.modes(full=True)
 

@@ -20,9 +20,6 @@ from sqlalchemy.orm import (
 from optilock import (
     ConcurrencyError,
     ConfigurationError,
-    DeletePending,
-    NotFound,
-    SharingViolation,
     UnitOfWork,
     Versioned,
     asyncio,
@@ -32,13 +29,23 @@ from optilock import (
     shares,
     watch,
 )
-from optilock.shares import AccessDenied, Handle, HandleLost, Shared, Through, use
-from optilock.tables.shares import SET
+from optilock.errors import NotFound
+from optilock.shares import (
+    AccessDenied,
+    DeletePending,
+    Handle,
+    HandleLost,
+    Shared,
+    SharingViolation,
+    Through,
+    use,
+)
+from optilock.tables.names import SHARES
 from optilock.testing import count_statements
-from tests.models import Base as Others
-from tests.models import key
-from tests.ways_classes import ways
-from tests.ways_to_write import forms, over
+from tests.support.models import Base as Others
+from tests.support.models import key
+from tests.support.ways_classes import ways
+from tests.support.ways_to_write import forms, over
 
 
 class Base(DeclarativeBase):
@@ -73,7 +80,7 @@ def rows() -> list[Any]:
 def begin(session: Session) -> None:
     connection = session.connection()
     Base.metadata.create_all(connection, tables=TABLES)
-    SET.tables.create_all(connection)
+    SHARES.tables.create_all(connection)
     session.add_all(rows())
     session.commit()
 
@@ -338,7 +345,7 @@ def test_what_stands_for_no_row_is_refused(sessions, engine):
         named = shares.open(session, "name", "RW")
         with pytest.raises(ConfigurationError, match="handle of a row"):
             use(session, named)
-    with Session(engine) as plain, pytest.raises(ConfigurationError, match="nobody watches"):
+    with Session(engine) as plain, pytest.raises(ConfigurationError, match="is not watched"):
         use(plain, named)
 
 

@@ -12,24 +12,27 @@ from sqlalchemy import select, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session, sessionmaker
 
-from optilock import (
-    BadPrecondition,
-    ConfigurationError,
+from optilock import ConfigurationError, is_transient, shares
+from optilock.errors import BadPrecondition
+from optilock.shares import (
+    AccessDenied,
     DeletePending,
+    Handle,
+    HandleLost,
+    NameNotFound,
+    ReadOnlyName,
+    Shares,
     SharingViolation,
-    is_transient,
-    shares,
 )
-from optilock.shares import AccessDenied, Handle, HandleLost, NameNotFound, ReadOnlyName, Shares
-from optilock.tables.shares import SET
+from optilock.tables.names import SHARES
 from optilock.testing import count_statements
-from tests.migrating import migrate
+from tests.support.migrating import migrate
 
 
 @pytest.fixture
 def begin(engine):
     """Transactions of many clients."""
-    SET.tables.create_all(engine)
+    SHARES.tables.create_all(engine)
     return sessionmaker(engine).begin
 
 

@@ -17,19 +17,11 @@ from sqlalchemy import Engine, create_engine, delete
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 import optilock.asyncio
-from optilock import (
-    AsyncUnitOfWork,
-    ConfigurationError,
-    Isolation,
-    SharingViolation,
-    UnitOfWork,
-    Versioned,
-    shares,
-)
-from optilock.shares import HandleLost, Shared
-from optilock.tables.shares import SET
-from tests.models import Base as Others
-from tests.models import key
+from optilock import AsyncUnitOfWork, ConfigurationError, Isolation, UnitOfWork, Versioned, shares
+from optilock.shares import HandleLost, Shared, SharingViolation
+from optilock.tables.names import SHARES
+from tests.support.models import Base as Others
+from tests.support.models import key
 
 # They wait for seconds, and each database keeps the same promises.
 pytestmark = pytest.mark.usually("postgresql")
@@ -54,8 +46,8 @@ ROW: Any = (Desk, 1)
 def create(connection: Any) -> None:
     Desk.__table__.drop(connection, checkfirst=True)
     Desk.__table__.create(connection)
-    SET.tables.drop_all(connection)
-    SET.tables.create_all(connection)
+    SHARES.tables.drop_all(connection)
+    SHARES.tables.create_all(connection)
     connection.execute(Desk.__table__.insert(), [{"id": 1, "version": 1}])
 
 
@@ -66,7 +58,7 @@ def desks(engine: Engine) -> Iterator[Engine]:
     yield engine
     with engine.begin() as connection:
         Desk.__table__.drop(connection)
-        SET.tables.drop_all(connection)
+        SHARES.tables.drop_all(connection)
 
 
 def opened(engine: Engine, name: Any = ROW) -> Any:
@@ -204,7 +196,7 @@ def test_the_end_waits_for_nobody_who_has_the_name(desks: Engine) -> None:
 
 def test_what_cannot_be_kept_open_is_refused(desks: Engine) -> None:
     memory = create_engine("sqlite://")
-    SET.tables.create_all(memory)
+    SHARES.tables.create_all(memory)
     with pytest.raises(ConfigurationError, match=r"shares\.opened\(\) renews"):
         shares.opened(memory, "name", "R").__enter__()
     memory.dispose()
@@ -222,7 +214,7 @@ async def async_desks(async_engine: Any) -> Any:
     yield async_engine
     async with async_engine.begin() as connection:
         await connection.run_sync(Desk.__table__.drop)
-        await connection.run_sync(SET.tables.drop_all)
+        await connection.run_sync(SHARES.tables.drop_all)
     await async_engine.dispose()
 
 

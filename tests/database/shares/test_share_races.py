@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from optilock.tables.shares import SET
-from tests.share_racer import main
+from optilock.tables.names import SHARES
+from tests.support.share_racer import main
 
 CLIENTS = 8
 
@@ -22,7 +22,7 @@ class Clients:
     def __init__(self, url: str) -> None:
         #: A process that has imported everything already, and is copied.
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["tests.share_racer"])
+        context.set_forkserver_preload(["tests.support.share_racer"])
         self.started: list[tuple[Any, Any]] = []
         for _ in range(CLIENTS):
             ours, theirs = context.Pipe()
@@ -56,7 +56,7 @@ class Clients:
 @pytest.fixture
 def clients(engine) -> Iterator[Clients]:
     with engine.begin() as connection:
-        SET.tables.create_all(connection)
+        SHARES.tables.create_all(connection)
         connection.execute(text("CREATE TABLE inside (clients INTEGER)"))
         connection.execute(text("INSERT INTO inside VALUES (0)"))
     clients = Clients(engine.url.render_as_string(hide_password=False))

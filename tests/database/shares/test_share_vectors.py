@@ -26,9 +26,9 @@ from optilock.shares import (
     Shares,
     SharingViolation,
 )
-from optilock.tables.shares import SET
+from optilock.tables.names import SHARES
 from optilock.tokens.timestamp import UtcDateTime
-from tests.models import key
+from tests.support.models import key
 
 FILE = json.loads((Path(__file__).parents[2] / "vectors" / "file_share.json").read_text())
 VECTORS = FILE["vectors"]
@@ -69,7 +69,7 @@ WITHIN = Shares(clock=select(Now.__table__.c.now).scalar_subquery())
 
 def begin(session: Session) -> None:
     connection = session.connection()
-    SET.tables.create_all(connection)
+    SHARES.tables.create_all(connection)
     Base.metadata.create_all(connection)
     session.add(Now(id=1, now=BEGIN))
     session.commit()

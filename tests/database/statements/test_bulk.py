@@ -9,15 +9,27 @@ from sqlalchemy.orm import Mapped, Session
 from optilock import (
     ConcurrencyError,
     ConfigurationError,
-    RowVersion,
     Versioned,
     bulk_delete,
     bulk_update,
     verify,
 )
 from optilock.testing import count_statements
+from optilock.tokens import RowVersion
 from optilock.watched.statements.bulk import Done
-from tests.models import Account, Base, Dog, Kinds, Native, Note, Ranked, Seat, Stamped, Tag, key
+from tests.support.models import (
+    Account,
+    Base,
+    Dog,
+    Kinds,
+    Native,
+    Note,
+    Ranked,
+    Seat,
+    Stamped,
+    Tag,
+    key,
+)
 
 alive = pytest.mark.needs("resolves-in-place")
 
@@ -237,7 +249,7 @@ def test_classes_that_cannot_be_checked_are_refused(watched):
         bulk_update(session, Dog, rows(1, tricks="sit"))
     with pytest.raises(ConfigurationError, match="several tables"):
         bulk_delete(session, Dog, rows(1))
-    with pytest.raises(ConfigurationError, match="beside its key"):
+    with pytest.raises(ConfigurationError, match="besides its key"):
         bulk_delete(session, Account, rows(1, owner="a"))
 
 
@@ -253,7 +265,7 @@ async def test_an_async_session_runs_it(async_engine):
     from sqlalchemy.ext.asyncio import async_sessionmaker
 
     from optilock import watch
-    from tests.models import Base
+    from tests.support.models import Base
 
     async with async_engine.begin() as connection:
         await connection.run_sync(Base.metadata.create_all, tables=[Account.__table__])

@@ -9,16 +9,10 @@ from sqlalchemy import String, bindparam, delete, insert, update
 from sqlalchemy.orm import Mapped, make_transient_to_detached
 from sqlalchemy.orm.exc import StaleDataError
 
-from optilock import (
-    ConcurrencyError,
-    ConfigurationError,
-    Manual,
-    RowVersion,
-    Timestamp,
-    Versioned,
-)
+from optilock import ConcurrencyError, ConfigurationError, Versioned
 from optilock.testing import count_statements
-from tests.models import Account, Base, Car, Dog, Note, Vehicle, key
+from optilock.tokens import Manual, RowVersion, Timestamp
+from tests.support.models import Account, Base, Car, Dog, Note, Vehicle, key
 
 
 class Contract(Versioned, Base):

@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session, sessionmaker
 from sqlalchemy.orm.exc import StaleDataError
 
 from optilock import ConcurrencyError, OptilockError, UnitOfWork, bulk_update, watch
-from tests.token_classes import docs, new
+from tests.support.token_classes import docs, new
 
 DOCS = docs("way")
 #: The class, what was read of its row, and what is to be written.

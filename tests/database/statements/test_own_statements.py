@@ -9,21 +9,13 @@ import pytest
 from sqlalchemy import Engine, bindparam, delete, event, select, update
 from sqlalchemy.orm import Mapped, Session
 
-from optilock import (
-    CompareValues,
-    ConcurrencyError,
-    RowVersion,
-    Timestamp,
-    Versioned,
-    expect,
-    no_bump,
-    touch,
-    verify,
-)
+from optilock import ConcurrencyError, Versioned, expect, touch, verify
+from optilock.statements import no_bump
 from optilock.testing import count_statements
-from optilock.watched.session.watched import watched as watched_state
-from tests.models import Animal, Base, Note, Page, key
-from tests.two_writers import Do
+from optilock.tokens import CompareValues, RowVersion, Timestamp
+from optilock.watched.session.record import session_record as watched_state
+from tests.support.models import Animal, Base, Note, Page, key
+from tests.support.two_writers import Do
 
 
 class Stamped(Versioned, Base):
@@ -403,7 +395,7 @@ def test_nothing_is_read_where_no_object_is_held(papers: None, watched: Do, engi
 
 
 def test_rows_of_a_hierarchy_are_known(store: Do, watched: Do, stored: Do) -> None:
-    from tests.models import Dog
+    from tests.support.models import Dog
 
     store(Dog(id=1, name="Rex"))
     session = watched()

@@ -8,10 +8,24 @@ from sqlalchemy import delete, event, insert, lambda_stmt, select, update
 from sqlalchemy.dialects import mysql, postgresql, sqlite
 from sqlalchemy.orm import Mapped, Session, aliased, mapped_column, with_loader_criteria
 
-from optilock import ConfigurationError, Timestamp, Versioned, no_bump, unchanged
+from optilock import ConfigurationError, Versioned
+from optilock.statements import no_bump, unchanged
 from optilock.testing import count_statements
+from optilock.tokens import Timestamp
 from optilock.tokens.timestamp import NextServerTime
-from tests.models import Account, Animal, Base, Car, Dog, Manager, Native, Note, Page, Vehicle, key
+from tests.support.models import (
+    Account,
+    Animal,
+    Base,
+    Car,
+    Dog,
+    Manager,
+    Native,
+    Note,
+    Page,
+    Vehicle,
+    key,
+)
 
 
 class Worded(Base):

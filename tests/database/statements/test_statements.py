@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine, bindparam, select, update
 
-from optilock import ConcurrencyError, ConfigurationError, no_bump
+from optilock import ConcurrencyError, ConfigurationError
+from optilock.statements import no_bump
 from optilock.testing import count_statements
-from tests.models import Account, Animal, Dog, Employee, Manager, Note, Page
+from tests.support.models import Account, Animal, Dog, Employee, Manager, Note, Page
 
 rich = update(Account).where(Account.balance >= 10).values(note="rich")
 

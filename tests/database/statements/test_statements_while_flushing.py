@@ -11,7 +11,7 @@ from sqlalchemy import delete, event, select, update
 from sqlalchemy.orm import Mapped, Session
 
 from optilock import ConcurrencyError, ConfigurationError, Versioned, merge_fields
-from tests.models import Animal, Base, Car, Dog, Page, Vehicle, key
+from tests.support.models import Animal, Base, Car, Dog, Page, Vehicle, key
 
 
 class First(Versioned, Base):

@@ -9,17 +9,10 @@ from sqlalchemy import delete, insert, select, text, update
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session, aliased
 
-from optilock import (
-    ConfigurationError,
-    UnguardedStatement,
-    UnguardedStatementWarning,
-    bulk_delete,
-    bulk_update,
-    client_wins,
-    guard_statements,
-    unchanged,
-)
-from tests.models import Account, Dog, Note, Page, Post, Ranked, Tag
+from optilock import ConfigurationError, bulk_delete, bulk_update, client_wins
+from optilock.errors import UnguardedStatement, UnguardedStatementWarning
+from optilock.statements import guard_statements, unchanged
+from tests.support.models import Account, Dog, Note, Page, Post, Ranked, Tag
 
 ACCOUNTS, DOGS = Account.__table__, Dog.__table__
 ALIAS, OTHER = ACCOUNTS.alias(), aliased(Account)

@@ -11,9 +11,10 @@ import pytest
 from sqlalchemy import Numeric, String, select, update
 from sqlalchemy.orm import Mapped
 
-from optilock import ConfigurationError, Manual, Versioned, bulk_delete, bulk_update
+from optilock import ConfigurationError, Versioned, bulk_delete, bulk_update
 from optilock.testing import count_statements
-from tests.models import Account, Base, Note, Timed, key
+from optilock.tokens import Manual
+from tests.support.models import Account, Base, Note, Timed, key
 
 
 class Release(Versioned, Base):

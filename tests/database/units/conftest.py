@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from optilock.unit.strategies.reading import MEMORY
+from optilock.unit.heat import MEMORY
 
 
 @pytest.fixture(autouse=True)

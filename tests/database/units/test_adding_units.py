@@ -13,7 +13,7 @@ from optilock import UnitOfWork, Versioned, unit_of_work
 from optilock.testing.round_trips import wire
 from tests.database.units.test_short import on
 from tests.database.units.test_short import short as short
-from tests.models import Base, key
+from tests.support.models import Base, key
 
 EACH = 15
 OPTIONS = [

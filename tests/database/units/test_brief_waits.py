@@ -13,8 +13,8 @@ from optilock import ConcurrencyError, UnitOfWork, events, lock, unit_of_work, v
 from optilock.dialects import Cause
 from optilock.dialects.transient import cause_of
 from optilock.testing import count_statements
-from optilock.unit.strategies.reading import MEMORY
-from tests.models import Account
+from optilock.unit.heat import MEMORY
+from tests.support.models import Account
 
 pytestmark = pytest.mark.engines("postgresql")
 

@@ -10,12 +10,14 @@ import pytest
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import sessionmaker
 
-from optilock import Adaptive, events, unit_of_work
+from optilock import events, unit_of_work
 from optilock.dialects import Cause
 from optilock.dialects.transient import cause_of
 from optilock.testing import count_statements
-from optilock.unit.strategies.reading import MEMORY, Reading
-from tests.models import Account
+from optilock.unit import Adaptive
+from optilock.unit.heat import MEMORY
+from optilock.unit.reading import Reading
+from tests.support.models import Account
 
 WRITERS, SECONDS = 16, 2.0
 

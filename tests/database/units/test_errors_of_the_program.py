@@ -18,23 +18,21 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sess
 
 from optilock import (
     ConcurrencyError,
-    Condition,
-    Counter,
-    Demand,
     Entry,
-    Part,
     Versioned,
-    demand,
     events,
     is_transient,
-    merge_changes,
     merge_fields,
-    per_field,
-    sign_seen,
     unit_of_work,
     watch,
 )
+from optilock.conditions import Condition, Demand
+from optilock.preconditions import merge_changes, sign_seen
 from optilock.preconditions.entity_tags import ETags
+from optilock.resolvers import per_field
+from optilock.statements import demand
+from optilock.tokens import Counter
+from optilock.unit import Part
 from optilock.web.problems import problem_of
 
 TAGS = ETags(keys=["a key of sixteen bytes or more"])

@@ -17,7 +17,7 @@ from optilock import AsyncUnitOfWork
 from optilock.dialects.transient import is_transient
 from optilock.errors import CommitOutcomeUnknown, ConcurrencyError, ConfigurationError
 from optilock.unit.isolation import Isolation
-from optilock.unit.unit_of_work import UnitOfWork, repeatable_read, serializable
+from optilock.unit.units import UnitOfWork, repeatable_read, serializable
 
 pytestmark = pytest.mark.modes
 

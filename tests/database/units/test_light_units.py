@@ -8,21 +8,13 @@ import pytest
 from sqlalchemy import event, select
 from sqlalchemy.orm import Session, sessionmaker
 
-from optilock import (
-    ConfigurationError,
-    UnitOfWork,
-    expect,
-    overwrite,
-    touch,
-    unit_of_work,
-    verify,
-    watch,
-)
-from optilock.mapped import there_are
-from optilock.unit.strategies.reading import MEMORY
-from optilock.watched.session.watched import Watched
-from tests.models import Account
-from tests.work import calls_of
+from optilock import ConfigurationError, UnitOfWork, expect, touch, unit_of_work, verify, watch
+from optilock.mapping.tables import features_in_use
+from optilock.preconditions import overwrite
+from optilock.unit.heat import MEMORY
+from optilock.watched.session.record import SessionRecord
+from tests.support.models import Account
+from tests.support.work import calls_of
 
 #: Calls of Python functions, against those of a plain session, which makes more than 500 for a row.
 WATCHED, UNIT, DECORATED = 0.87, 0.91, 0.93
@@ -102,8 +94,8 @@ def test_a_cold_query_costs_it_a_few_calls(sessions):
 def ordinary_classes(monkeypatch):
     """As in a program that maps no unusual class; this process has mapped those of all tests."""
     for kind in ("shared", "compared", "kept"):
-        monkeypatch.setattr(there_are, kind, False)
-    monkeypatch.setattr(Watched, "demands", None)  # of leases and share modes
+        monkeypatch.setattr(features_in_use, kind, False)
+    monkeypatch.setattr(SessionRecord, "demands", None)  # of leases and share modes
 
 
 @pytest.mark.usefixtures("ordinary_classes")

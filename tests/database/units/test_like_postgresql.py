@@ -28,7 +28,7 @@ from optilock import (
 )
 from optilock.dialects import KnownByCodes, database_of
 from optilock.dialects.known_by_codes import AuroraDSQL, CockroachDB, YugabyteDB
-from tests.models import Account
+from tests.support.models import Account
 
 pytestmark = pytest.mark.engines("postgresql")
 

@@ -16,11 +16,11 @@ from optilock import (
     client_wins,
     expect,
     lock,
-    overwrite,
     verify,
 )
+from optilock.preconditions import overwrite
 from optilock.testing import count_statements
-from tests.models import Account
+from tests.support.models import Account
 
 
 @pytest.fixture

@@ -16,7 +16,6 @@ from sqlalchemy.orm.exc import StaleDataError
 
 from optilock import (
     AsyncUnitOfWork,
-    CommitOutcomeUnknown,
     ConfigurationError,
     Isolation,
     OptilockError,
@@ -25,14 +24,15 @@ from optilock import (
     serializable,
     unit_of_work,
 )
-from optilock.dialects.switch import is_plain
+from optilock.dialects.switch import is_plain_select
 from optilock.dialects.transient import is_transient
+from optilock.errors import CommitOutcomeUnknown
 from optilock.testing import Wire, wire
-from tests.cut_line import Cut as Cut
-from tests.cut_line import cut as cut
 from tests.engines import Target
-from tests.models import Account
-from tests.needed import two_phases
+from tests.support.cut_line import Cut as Cut
+from tests.support.cut_line import cut as cut
+from tests.support.models import Account
+from tests.support.needed import two_phases
 
 pytestmark = pytest.mark.engines("postgresql")
 
@@ -131,7 +131,7 @@ def test_a_pipelined_unit_joins_one_that_is_not(account, line, far) -> None:
 def test_two_engines_save_a_trip_each(account, line, far, database, tables) -> None:
     second = create_engine(line.url, connect_args=UNPREPARED)
     second.connect().close()
-    from tests.models import Note
+    from tests.support.models import Note
 
     tables(Note)
     with Session(far) as session, session.begin():
@@ -427,7 +427,7 @@ def test_a_listener_that_fails_after_the_last_write_is_told_that_the_unit_is_sto
 def test_a_value_that_cannot_be_sent_leaves_a_transaction_that_is_rolled_back(
     account, far, tables, store
 ) -> None:
-    from tests.models import Note
+    from tests.support.models import Note
 
     store(Note(id=1))
     unit = UnitOfWork(far, pipelined=True)
@@ -517,7 +517,7 @@ DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION refuse();
 
 
 def test_a_trigger_that_prevents_the_write_is_told_as_ever(account, far, engine) -> None:
-    from optilock import NotWritten
+    from optilock.errors import NotWritten
 
     with engine.begin() as connection:
         connection.execute(text(_PREVENTED))
@@ -670,7 +670,7 @@ CREATE TRIGGER look BEFORE UPDATE ON accounts FOR EACH ROW EXECUTE FUNCTION look
     ],
 )
 def test_a_plain_select_is_known_by_its_text(query, plain) -> None:
-    assert is_plain(query) is plain
+    assert is_plain_select(query) is plain
 
 
 def test_a_miss_after_a_lock_keeps_the_lock(account, far, engine, other) -> None:

@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from optilock import AsyncUnitOfWork, UnitOfWork
 from optilock.testing import Wire, wire
 from tests.engines import Target
-from tests.pipelined_cases import CASES, Base, Case, World, outcome_of, store
+from tests.support.pipelined_cases import CASES, Base, Case, World, outcome_of, store
 
 pytestmark = pytest.mark.engines("postgresql")
 

@@ -8,19 +8,13 @@ import pytest
 from sqlalchemy import Engine, create_engine, event, text
 from sqlalchemy.orm import Session, sessionmaker
 
-from optilock import (
-    CommitOutcomeUnknown,
-    ConcurrencyError,
-    UnitOfWork,
-    expect,
-    unit_of_work,
-    verify,
-)
+from optilock import ConcurrencyError, UnitOfWork, expect, unit_of_work, verify
+from optilock.errors import CommitOutcomeUnknown
 from optilock.testing import Wire, wire
-from tests.cut_line import Cut as Cut
-from tests.cut_line import cut as cut
 from tests.engines import Target
-from tests.models import Account
+from tests.support.cut_line import Cut as Cut
+from tests.support.cut_line import cut as cut
+from tests.support.models import Account
 
 pytestmark = pytest.mark.engines("postgresql")
 

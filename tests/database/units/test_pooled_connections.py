@@ -18,17 +18,9 @@ from sqlalchemy.exc import DBAPIError, PendingRollbackError
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_async_engine
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sessionmaker
 
-from optilock import (
-    CommitOutcomeUnknown,
-    Isolation,
-    UnitOfWork,
-    Versioned,
-    is_transient,
-    retry,
-    unit_of_work,
-    watch,
-)
+from optilock import Isolation, UnitOfWork, Versioned, is_transient, retry, unit_of_work, watch
 from optilock.asyncio import AsyncUnitOfWork
+from optilock.errors import CommitOutcomeUnknown
 
 pytestmark = pytest.mark.engines("postgresql", "mariadb")
 

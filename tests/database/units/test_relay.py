@@ -11,7 +11,6 @@ from sqlalchemy.orm import sessionmaker
 from optilock import (
     ConcurrencyError,
     Isolation,
-    Part,
     UnitOfWork,
     events,
     is_transient,
@@ -20,8 +19,9 @@ from optilock import (
     unit_of_work,
     verify,
 )
-from optilock.unit.strategies.reading import MEMORY
-from tests.models import Account, Base, Note, Tag
+from optilock.unit import Part
+from optilock.unit.heat import MEMORY
+from tests.support.models import Account, Base, Note, Tag
 
 
 @pytest.fixture

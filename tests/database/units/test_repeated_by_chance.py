@@ -17,7 +17,7 @@ from sqlalchemy import Engine, delete, insert
 from sqlalchemy.orm import Session, sessionmaker
 
 from optilock import ConcurrencyError, WouldOverwrite, merge_fields, retry, unit_of_work, watch
-from tests.repeated_cases import Again, Fields, again_or_transient
+from tests.support.repeated_cases import Again, Fields, again_or_transient
 
 pytestmark = pytest.mark.engines("sqlite-wal", "postgresql", "mariadb", "mariadb-snapshot")
 

@@ -16,12 +16,10 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker
 from sqlalchemy.orm import Session, sessionmaker
 
 from optilock import (
-    Adaptive,
     ConcurrencyError,
     ConfigurationError,
     Entry,
     Isolation,
-    Resolution,
     UnitOfWork,
     WouldOverwrite,
     events,
@@ -33,12 +31,14 @@ from optilock import (
     unit_of_work,
     watch,
 )
+from optilock.resolvers import Resolution
+from optilock.unit import Adaptive
 from optilock.watched.guard.repeats import attempt_here
-from optilock.watched.session.watched import known_of
+from optilock.watched.session.record import record_of
 from optilock.web.problems import problem_of
-from tests.ids import told
-from tests.models import Animal, Comment, Dog, Post
-from tests.repeated_cases import (
+from tests.support.ids import told
+from tests.support.models import Animal, Comment, Dog, Post
+from tests.support.repeated_cases import (
     CASES,
     KINDS,
     MODES,
@@ -443,7 +443,7 @@ def test_an_attempt_in_which_nothing_fails_remembers_nothing(engine, world):
         session.flush()
         assert attempt_here.get().wanted == {}
         assert attempt_here.get().repeats is None
-        assert known_of(session).judged is None
+        assert record_of(session).judged is None
 
     run()
     assert attempt_here.get() is None

@@ -22,19 +22,18 @@ from optilock import (
     entities,
     etag_of,
     expect,
-    merge_changes,
-    overwrite,
     touch,
     unit_of_work,
     verify,
 )
 from optilock.conditions.request import serving
 from optilock.errors import ConditionNotCompared, OptilockError, PreconditionRequired
+from optilock.preconditions import merge_changes, overwrite
 from optilock.preconditions.entity_tags import ETags
-from optilock.preconditions.signed import sign_seen
+from optilock.preconditions.signed_values import sign_seen
 from optilock.testing import count_statements
-from tests.models import Account, Base, key
-from tests.two_writers import Do
+from tests.support.models import Account, Base, key
+from tests.support.two_writers import Do
 
 
 class Basket(Versioned, Base):

@@ -17,7 +17,6 @@ from sqlalchemy.orm.exc import StaleDataError
 
 from optilock import (
     AsyncUnitOfWork,
-    CommitOutcomeUnknown,
     ConcurrencyError,
     ConfigurationError,
     Isolation,
@@ -30,13 +29,14 @@ from optilock import (
     unit_of_work,
     verify,
 )
+from optilock.errors import CommitOutcomeUnknown
 from optilock.testing import Wire, wire
 from optilock.testing.counting import count_statements
-from tests.cut_line import Cut
-from tests.cut_line import cut as cut
 from tests.engines import Target
-from tests.models import Account
-from tests.pipelined_cases import CASES, Base, Case, World, outcome_of, store
+from tests.support.cut_line import Cut
+from tests.support.cut_line import cut as cut
+from tests.support.models import Account
+from tests.support.pipelined_cases import CASES, Base, Case, World, outcome_of, store
 
 #: What a unit without a transaction cannot have.
 OF_TRANSACTIONS = {"isolation", "read_only", "verify_reads"}

@@ -12,7 +12,6 @@ from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 from sqlalchemy.orm import Session, defer, joinedload, selectinload, sessionmaker, subqueryload
 
 from optilock import (
-    Adaptive,
     AsyncUnitOfWork,
     ConcurrencyError,
     ConfigurationError,
@@ -25,9 +24,10 @@ from optilock import (
     verify,
 )
 from optilock.testing import count_statements
-from optilock.unit.strategies.heat import Key
-from optilock.unit.strategies.reading import MEMORY, Reading
-from tests.models import Account, Base, Comment, Dog, Page, Post, Seat, Tag
+from optilock.unit import Adaptive
+from optilock.unit.heat import MEMORY, Key
+from optilock.unit.reading import Reading
+from tests.support.models import Account, Base, Comment, Dog, Page, Post, Seat, Tag
 
 ALL_ROWS = "WHERE 0 = 1"  # SQLite: the write lock of the file
 

@@ -33,8 +33,8 @@ from optilock.errors import (
 from optilock.resolvers.rules import client_wins, store_wins
 from optilock.unit.async_unit import AsyncUnitOfWork
 from optilock.unit.isolation import Isolation
-from optilock.unit.retry import retrying
-from optilock.unit.unit_of_work import UnitOfWork, repeatable_read, unit_of_work
+from optilock.unit.retries import retrying
+from optilock.unit.units import UnitOfWork, repeatable_read, unit_of_work
 from optilock.versioned import Versioned
 from optilock.watched.guard import is_watched
 

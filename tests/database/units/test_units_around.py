@@ -10,7 +10,8 @@ from sqlalchemy import Engine, create_engine
 from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
-from optilock import SeparateUnitWarning, UnitOfWork, unit_of_work
+from optilock import UnitOfWork, unit_of_work
+from optilock.errors import SeparateUnitWarning
 from optilock.unit.async_unit import AsyncUnitOfWork
 
 

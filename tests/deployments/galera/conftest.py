@@ -13,7 +13,7 @@ from sqlalchemy import Engine, create_engine
 from sqlalchemy.orm import Session
 
 from tests.deployments.galera.cluster import Cluster, running
-from tests.two_writers import tables_of
+from tests.support.two_writers import tables_of
 
 
 @pytest.fixture(scope="session")

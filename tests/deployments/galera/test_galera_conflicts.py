@@ -15,8 +15,6 @@ from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sessionmaker
 
 from optilock import (
-    CommitOutcomeUnknown,
-    CompareValues,
     ConcurrencyError,
     PreconditionFailed,
     UnitOfWork,
@@ -27,8 +25,10 @@ from optilock import (
     verify,
     watch,
 )
+from optilock.errors import CommitOutcomeUnknown
+from optilock.tokens import CompareValues
 from tests.deployments.galera.cluster import Cluster
-from tests.models import Account
+from tests.support.models import Account
 
 Engines = list[Engine]
 Store = Callable[..., None]

@@ -25,12 +25,12 @@ from optilock import (
 )
 from optilock.check import check
 from optilock.leases import Leasable, Name
-from optilock.tables.leases import SET as leases_tables
-from optilock.tables.shares import SET as shares_tables
+from optilock.tables.names import LEASES as leases_tables
+from optilock.tables.names import SHARES as shares_tables
 from optilock.tokens import Counter, Manual, RowVersion, Timestamp, Unique
 from tests.deployments.galera.cluster import Cluster
 from tests.deployments.galera.together import at_once, causal_engines
-from tests.models import Account
+from tests.support.models import Account
 
 Engines = list[Engine]
 Store = Callable[..., None]

@@ -11,13 +11,14 @@ from click.testing import CliRunner
 from sqlalchemy import Connection, Engine, create_engine, text
 from sqlalchemy.exc import OperationalError
 
-from optilock import ConfigurationError, Counter, OptilockError, Unique, is_transient
+from optilock import ConfigurationError, OptilockError, is_transient
 from optilock.cli import commands
 from optilock.rollout import Report, roll_out
-from optilock.rollout.abort import abort
 from optilock.rollout.report import Silent
+from optilock.rollout.run import abort
+from optilock.tokens import Counter, Unique
 from tests.deployments.galera.cluster import Cluster
-from tests.migrating import migrate
+from tests.support.migrating import migrate
 
 Engines = list[Engine]
 

@@ -30,7 +30,8 @@ from sqlalchemy import Engine, create_engine
 from sqlalchemy.dialects.mysql import MEDIUMTEXT
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sessionmaker
 
-from optilock import CommitOutcomeUnknown, Versioned, unit_of_work
+from optilock import Versioned, unit_of_work
+from optilock.errors import CommitOutcomeUnknown
 from tests.deployments.galera.cluster import Cluster, Node, running
 
 WRITERS, ROWS, START = 8, 6, 1_000

@@ -17,23 +17,14 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.orm import Session, sessionmaker
 
-from optilock import (
-    Isolation,
-    UnitOfWork,
-    client_wins,
-    leases,
-    lock,
-    no_bump,
-    shares,
-    verify,
-    watch,
-)
+from optilock import Isolation, UnitOfWork, client_wins, leases, lock, shares, verify, watch
 from optilock.check import check
 from optilock.queue import AsyncQueue, Queue
-from optilock.queue.async_waiting import AsyncAsking
-from optilock.queue.waiting import Asking, Listening
+from optilock.queue.async_queue import AsyncPollingWaiter
+from optilock.queue.waiters import ListeningWaiter, PollingWaiter
+from optilock.statements import no_bump
+from optilock.tables.names import share_names
 from optilock.tables.queue import message_tables
-from optilock.tables.shares import names as share_names
 from tests.deployments.pgbouncer.pooler import SETTINGS
 from tests.deployments.writers import Account, Base
 
@@ -145,7 +136,7 @@ def queue(pooler, engine):
 def test_whoever_waits_for_messages_asks(queue, engine):
     """LISTEN would be lost, or be heard by another client."""
     waiter = queue.waiter()
-    assert isinstance(waiter, Asking)
+    assert isinstance(waiter, PollingWaiter)
     waiter.close()
     threading.Timer(0.3, queue.send, ["hello"]).start()
     began = time.monotonic()
@@ -159,7 +150,7 @@ def test_a_sender_behind_the_pooler_tells_those_who_listen_beside_it(queue, pool
     direct = create_engine(pooler.server.url)
     with Queue(direct, "mails") as beside:
         waiter = beside.waiter()
-        assert isinstance(waiter, Listening)
+        assert isinstance(waiter, ListeningWaiter)
         waiter.close()
         threading.Timer(0.5, queue.send, ["hello"]).start()
         began = time.monotonic()
@@ -176,7 +167,7 @@ def test_async_ones_ask_too(queue, pooler, driver):
         engine = create_async_engine(pooler.url(driver), **SETTINGS[driver])
         async with AsyncQueue(engine, "mails") as mails:
             waiter = await mails.waiter()
-            assert isinstance(waiter, AsyncAsking)
+            assert isinstance(waiter, AsyncPollingWaiter)
             await waiter.close()
             await mails.send("hello")
             [message] = await mails.receive(wait=5)

@@ -19,7 +19,7 @@ from sqlalchemy.orm import Session
 from optilock import AsyncUnitOfWork, ConcurrencyError, UnitOfWork, retry, unit_of_work
 from tests.deployments import find
 from tests.engines import Target
-from tests.models import Account
+from tests.support.models import Account
 
 pytestmark = pytest.mark.engines("postgresql")
 

@@ -23,7 +23,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 
 from tests.deployments.postgresql import primary
 from tests.deployments.writers import Tally, Verdict, awrite, judge, make, write
-from tests.failing_servers import restarted
+from tests.support.failing_servers import restarted
 
 __all__ = ["ASYNC", "KINDS", "Running", "run"]
 

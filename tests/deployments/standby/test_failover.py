@@ -16,7 +16,8 @@ from sqlalchemy import create_engine
 from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sessionmaker
 
-from optilock import ConcurrencyError, Unique, Versioned, watch
+from optilock import ConcurrencyError, Versioned, watch
+from optilock.tokens import Unique
 from tests.deployments.postgresql import primary, standby_of, url_of
 from tests.deployments.standby.conftest import Pair, until
 from tests.deployments.writers import Tally, Verdict, awrite, judge, make, write

@@ -10,13 +10,8 @@ from sqlalchemy import Delete, Insert, Update
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_async_engine
 from sqlalchemy.orm import Session, sessionmaker
 
-from optilock import (
-    ConcurrencyError,
-    attempt_number,
-    client_wins,
-    retry,
-    unit_of_work,
-)
+from optilock import ConcurrencyError, client_wins, retry, unit_of_work
+from optilock.unit import attempt_number
 from tests.deployments.postgresql import url_of
 from tests.deployments.writers import Account, add
 

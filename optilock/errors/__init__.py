@@ -1,0 +1,100 @@
+"""The errors of optilock: one tree, and each message names the next step.
+
+::
+
+    OptilockError
+    ├── ConfigurationError (ValueError)     bad input: a mapping, an option, a call that cannot work
+    ├── BadPrecondition (ValueError)        a client sent a condition that cannot be read (400)
+    │   ├── PreconditionRequired            ... or none, for a write that needs one (428)
+    │   └── Oversized                       ... or one that is too long
+    ├── ConditionNotCompared                a client's condition was not compared by anything (501)
+    ├── BadEntity (ValueError)              a client sent values that its row cannot have (400)
+    ├── NotFound (LookupError)              there is no such row (404)
+    │   └── NameNotFound                    ... or no such name
+    ├── AlreadyExists                       there is such a row already (409, or 412)
+    ├── BatchFailed                         one of several operations failed: see ``.index``
+    ├── ConcurrencyError (StaleDataError)   another transaction changed the rows: see ``.entries``
+    │   ├── PreconditionFailed              ... and the caller had demanded a version (HTTP 412)
+    │   ├── LinkGone                        ... and removed a many-to-many link; without entries
+    │   └── WouldOverwrite                  ... and a retry wants the same value once more (409)
+    ├── NotWritten (StaleDataError)         a trigger, rule or policy prevented the write (403)
+    ├── UnguardedStatement                  a statement that ignores versions was forbidden
+    ├── CommitOutcomeUnknown                the connection was lost inside COMMIT
+    ├── CannotMerge                         a field policy found no value that keeps both changes
+    ├── LeaseHeld                           another holder has the row, or the name (412, or 409)
+    ├── LeaseLost                           the named lease is not in force (412, or 409)
+    ├── SharingViolation                    others have the name open, and do not share it (409)
+    ├── DeletePending                       the name goes with its last handle (409)
+    ├── HandleLost                          the handle was closed, or has expired
+    ├── AccessDenied                        the handle was opened without this access
+    ├── ReadOnlyName                        the name may only be read
+    ├── QueueError                          the root of a queue's errors
+    │   ├── MessageNotFound (LookupError)   there is no such message (404)
+    │   ├── ReceiptExpired                  the receipt is not the message's current one (400)
+    │   ├── MessageTooLarge (ValueError)    its body, or its headers (413)
+    │   ├── QueueNotFound (LookupError)     the tables do not exist (404)
+    │   └── HandlerTimeout                  a worker has given up a handler
+    └── OutOfStep (AssertionError)          a step of ``testing.interleave`` did not end in time
+
+:mod:`~optilock.errors.base` has the root and helpers, :mod:`~optilock.errors.conflicts` the
+conflicts with their entries, :mod:`~optilock.errors.requests` the mistakes of a client.
+:mod:`optilock.leases.errors`, :mod:`optilock.shares.errors` and :mod:`optilock.queue.errors` have
+the errors of leases, names and queues. Every error can be pickled, with its notes and, if that can
+be pickled too, its cause. No message holds SQL, a secret, or a column value of a row besides its
+key and versions.
+"""
+
+from optilock.errors.base import (
+    CannotMerge,
+    CommitOutcomeUnknown,
+    ConfigurationError,
+    OptilockError,
+    SeparateUnitWarning,
+    UnguardedStatement,
+    UnguardedStatementWarning,
+)
+from optilock.errors.base import describe as describe
+from optilock.errors.base import pickled_state as pickled_state
+from optilock.errors.base import prepend_line as prepend_line
+from optilock.errors.conflicts import Action as Action
+from optilock.errors.conflicts import Computed as Computed
+from optilock.errors.conflicts import (
+    ConcurrencyError,
+    LinkGone,
+    NotWritten,
+    PreconditionFailed,
+    WouldOverwrite,
+)
+from optilock.errors.conflicts import Entry as Entry
+from optilock.errors.conflicts import Kind as Kind
+from optilock.errors.requests import (
+    AlreadyExists,
+    BadEntity,
+    BadPrecondition,
+    BatchFailed,
+    ConditionNotCompared,
+    NotFound,
+    PreconditionRequired,
+)
+
+__all__ = [
+    "AlreadyExists",
+    "BadEntity",
+    "BadPrecondition",
+    "BatchFailed",
+    "CannotMerge",
+    "CommitOutcomeUnknown",
+    "ConcurrencyError",
+    "ConditionNotCompared",
+    "ConfigurationError",
+    "LinkGone",
+    "NotFound",
+    "NotWritten",
+    "OptilockError",
+    "PreconditionFailed",
+    "PreconditionRequired",
+    "SeparateUnitWarning",
+    "UnguardedStatement",
+    "UnguardedStatementWarning",
+    "WouldOverwrite",
+]

@@ -1,0 +1,83 @@
+"""The root of all errors, the error for bad input, and helpers for messages and pickles."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any, TypeVar
+
+E = TypeVar("E", bound=BaseException)
+
+
+class OptilockError(Exception):
+    """The root of all errors that optilock raises."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (type(self), self.args, pickled_state(self))
+
+
+class ConfigurationError(OptilockError, ValueError):
+    """A mapping, an option or a call that cannot work; the message says what to write instead."""
+
+
+class CommitOutcomeUnknown(OptilockError):
+    """The connection was lost inside COMMIT: the work is either stored completely or not at all.
+
+    It is never retried automatically, because running the work twice could apply it twice. Read the
+    rows on a new connection and compare them with the values that you meant to store.
+    """
+
+
+class CannotMerge(OptilockError):
+    """A field policy cannot keep both changes; the conflict then goes to the caller."""
+
+
+class UnguardedStatement(OptilockError):
+    """A statement that ignores the version of a table; it was not sent.
+
+    See :func:`optilock.statements.guard_statements`.
+    """
+
+
+class UnguardedStatementWarning(UserWarning):
+    """The same statement, in a program that only wants a warning."""
+
+
+class SeparateUnitWarning(UserWarning):
+    """A unit of work runs inside another one on the same database and does not join it.
+
+    See ``docs/units.md``.
+    """
+
+
+def describe(obj: object) -> str:
+    """Return the kind of an argument for a message, without its value."""
+    if isinstance(obj, type):
+        return f"the class {obj.__name__}"
+    return f"an object of {type(obj).__name__}"
+
+
+def prepend_line(error: E, line: object) -> E:
+    """Return the error; its message now begins with this line, as SQLAlchemy's does."""
+    error.args = (f"{line}\n{error.args[0]}", *error.args[1:])
+    return error
+
+
+def pickled_state(error: BaseException) -> dict[str, Any]:
+    """Return the state of a copy: pickle drops causes, and many cannot be pickled."""
+    state = dict(error.__dict__)
+    if error.__cause__ is not None and _can_be_pickled(error.__cause__):
+        state["__cause__"] = error.__cause__
+    return state
+
+
+def _can_be_pickled(error: BaseException) -> bool:
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:
+        return False
+    return True
+
+
+def row_name(model: type[Any], identity: tuple[Any, ...]) -> str:
+    """Return class and key, for messages: ``Page 7``."""
+    return f"{model.__name__} {(identity[0] if len(identity) == 1 else identity)!r}"

@@ -1,0 +1,439 @@
+"""Renewal of a lease or a handle while a ``with`` block runs.
+
+It runs on a connection of its own, for the time of one UPDATE, and waits for no lock: while another
+transaction has locked the row, perhaps the holder's own, it is tried again later. It does not wait
+for a server that does not answer either. When the time of the last answer is over, by our own
+clock, the lease or handle counts as lost.
+
+A thread renews it (:func:`held_in_thread`), or a task (:mod:`optilock.leases.tasks`). Each attempt
+has a thread or a task of its own. One that waits for a server that does not answer is left behind,
+so the holder learns of it in time.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
+
+from sqlalchemy import Connection, Engine, Select, Table
+from sqlalchemy.exc import StatementError
+from sqlalchemy.orm import Session
+from sqlalchemy.pool import SingletonThreadPool, StaticPool
+
+from optilock.coroutines import result_of, run_to_end
+from optilock.dialects import database_of
+from optilock.errors import ConfigurationError, OptilockError
+from optilock.unit.parts import Part
+from optilock.unit.sessions import is_async, make_session
+from optilock.watched.session.connections import separate_connection
+
+E = TypeVar("E", bound=OptilockError)
+
+_log = logging.getLogger("optilock")
+#: Called once, with the error, by the thread that renews, or by the event loop.
+OnLost = Callable[[Any], object]
+
+#: Parts of its length: from one renewal to the next, and to another attempt.
+_RENEWED_AFTER, _AGAIN_AFTER = 1 / 3, 1 / 20
+#: Seconds: the longest wait for another attempt, and the longest end of a block.
+_LONGEST, PATIENCE = 1.0, 2.0
+
+
+class RenewedPart(Part, Generic[E]):
+    """A lease or a handle of a ``with`` block; a part of the units that write under it."""
+
+    #: "lease", or "handle".
+    kind: ClassVar[str]
+    #: The error that is raised after it is lost.
+    lost_as: type[E]
+
+    def __init__(self, what: str, length: float, on_lost: OnLost | None, began: float) -> None:
+        #: For messages.
+        self.what, self.length = what, length
+        self.on_lost = on_lost
+        #: By our own clock: when it is lost without another renewal.
+        self._until = began + length
+        self._error: E | None = None
+        self._renewing = threading.Lock()
+        #: Sleeps for seconds; a task replaces it.
+        self.pause: Callable[[float], object] = time.sleep
+
+    # -- in a lease, or a handle -------------------------------------------------------------------
+
+    def renew(self, engine: Engine) -> bool:
+        """Renew it; return ``False`` if another transaction has locked it.
+
+        Raises:
+            OptilockError: it is lost.
+        """
+        raise NotImplementedError
+
+    def end(self, engine: Engine) -> bool:
+        """End it; return ``False`` if another transaction has locked it.
+
+        Raises:
+            OptilockError: it was lost before.
+        """
+        raise NotImplementedError
+
+    def silence(self) -> E:
+        """Return the error for a lease or handle that was not renewed until its end."""
+        raise NotImplementedError
+
+    def renew_on(self, connection: Connection) -> None:
+        """Renew it in a transaction of the holder.
+
+        Raises:
+            OptilockError: it is lost.
+        """
+        raise NotImplementedError
+
+    def use(self, session: Session) -> None:
+        """Let a watched session write under it from here on."""
+        raise NotImplementedError
+
+    def begin(self, session: Session) -> None:
+        self.use(session)
+
+    def note_renewed(self, began: float) -> None:
+        """Note that it lasts for a whole length again, from ``began`` by our own clock."""
+        self._until = began + self.length
+
+    # -- for its holder ----------------------------------------------------------------------------
+
+    @property
+    def lost(self) -> E | None:
+        """The error, once it is lost."""
+        return self._error
+
+    def check(self) -> None:
+        """Raise if it is lost. Call it before an action that cannot be undone.
+
+        Raises:
+            LeaseLost, HandleLost: it is lost, as far as is known here.
+        """
+        if self._error is not None:
+            raise self._error
+        if time.monotonic() >= self._until:
+            raise self.silence()
+
+    # -- a unit that reads a snapshot --------------------------------------------------------------
+
+    def connected(self, session: Session, connection: Connection) -> None:
+        """Renew it with the first statement of a transaction that reads a snapshot.
+
+        The database would end such a transaction if the row changed between its begin and its own
+        write of it. So the row is locked from its begin, and is not renewed before its end. It does
+        not begin during a renewal, whose COMMIT would come after the snapshot.
+        """
+        if not database_of(connection.dialect).reads_snapshot(connection):
+            return
+        began = time.monotonic()
+        ours = self._wait_for_renewal(began + PATIENCE)
+        try:
+            self.renew_on(connection)
+        finally:
+            if ours:
+                self._renewing.release()
+        self.note_renewed(began)
+
+    def _wait_for_renewal(self, until: float) -> bool:
+        """Keep the thread or task from renewing; return ``False`` if it takes too long."""
+        while not self._renewing.acquire(blocking=False):
+            if time.monotonic() >= until:
+                return False
+            self.pause(0.005)
+        return True
+
+    # -- renewal -----------------------------------------------------------------------------------
+
+    @property
+    def soon(self) -> float:
+        """Seconds until another attempt."""
+        return min(_LONGEST, self.length * _AGAIN_AFTER)
+
+    @property
+    def first_wait(self) -> float:
+        """Seconds from one renewal to the next."""
+        return self.length * _RENEWED_AFTER
+
+    @property
+    def left(self) -> float:
+        """Seconds until it is lost without another renewal."""
+        return self._until - time.monotonic()
+
+    def renew_once(self, engine: Engine) -> float:
+        """Renew it, if that is possible at once; return the seconds until the next attempt.
+
+        Raises:
+            LeaseLost, HandleLost: it is lost.
+        """
+        began = time.monotonic()
+        if not self._renewing.acquire(blocking=False):
+            return self.soon  # a unit of the holder is renewing it
+        try:
+            if not self.renew(engine):
+                if self.left <= 0:
+                    raise self.silence()
+                return self.soon
+        except self.lost_as:
+            raise
+        except Exception as error:
+            _hide_parameters(error)
+            if self.left <= 0:
+                raise self.silence() from error
+            _log.warning(
+                "Renewing %s has failed, and is tried again: %s", self.what, _text_of(error)
+            )
+            return self.soon
+        finally:
+            self._renewing.release()
+        self.note_renewed(began)
+        return self.first_wait
+
+    def lose(self, error: Any) -> None:
+        """Note that it is lost, and call ``on_lost``."""
+        self._error = error
+        if self.on_lost is not None:
+            try:
+                self.on_lost(error)
+            except Exception:
+                _log.exception("on_lost= of %s has raised", self.what)
+
+    # -- the end -----------------------------------------------------------------------------------
+
+    @property
+    def is_lost(self) -> bool:
+        return self._error is not None
+
+    def end_once(self, engine: Engine) -> bool:
+        """End it; return ``False`` if it is locked: then it ends by itself, unless tried again."""
+        if self._error is not None:
+            return True
+        try:
+            return self.end(engine)
+        except self.lost_as as error:
+            self._error = error
+        except Exception as error:
+            self.not_ended(_text_of(error))
+        return True
+
+    def not_ended(self, why: str) -> None:
+        """Log that it was not ended in time."""
+        _log.warning("Ending %s has failed, so it ends by itself: %s", self.what, why)
+
+    def conclude(self, error: BaseException | None) -> None:
+        """Raise the error that it was lost, or add it as a note to the error of the block.
+
+        Raises:
+            LeaseLost, HandleLost: it was lost before the end of the block.
+        """
+        if self._error is None:
+            return
+        if error is None:
+            raise self._error
+        if error is not self._error:
+            error.add_note(f"optilock: {self._error}")
+
+
+def do_at_once(
+    engine: Engine,
+    here: Select[Any],
+    table: Table,
+    do: Callable[[Connection], object],
+    look: Callable[[Connection], Exception | None],
+) -> bool:
+    """Lock the row of ``here`` on a connection of its own, and do it; ``False`` if it is locked.
+
+    Raises:
+        Exception: the error that ``look`` returns for a row that is locked, or gone.
+    """
+    with separate_connection(engine) as connection, connection.begin():
+        if database_of(connection.dialect).lock_at_once(connection, here, table):
+            do(connection)
+            return True
+    with separate_connection(engine) as connection:
+        why = look(connection)
+    if why is not None:
+        raise why
+    return False
+
+
+def _hide_parameters(error: Exception) -> None:
+    """Keep the id out of the message: it is the holder's secret."""
+    if isinstance(error, StatementError):
+        error.hide_parameters = True
+
+
+def _text_of(error: Exception) -> str:
+    """Return the text of an error of the driver, without the statement and its parameters."""
+    cause = getattr(error, "orig", None) or error
+    text = ""
+    with suppress(Exception):
+        text = " ".join(str(cause).split())
+    return f"{type(cause).__name__}: {text[:300]}"
+
+
+def require_own_connections(engine: Engine, call: str, otherwise: str) -> None:
+    """Raise if the engine has one connection for all callers.
+
+    Raises:
+        ConfigurationError: renewal would be part of the holder's own transaction.
+    """
+    if isinstance(engine.pool, (StaticPool, SingletonThreadPool)):
+        raise ConfigurationError(
+            f"{call}() renews on a connection of its own, and this engine has one for all"
+            f" ({type(engine.pool).__name__}): use a database in a file or on a server, or"
+            f" call {otherwise} yourself."
+        )
+
+
+# -- the loop --------------------------------------------------------------------------------------
+
+H = TypeVar("H", bound=RenewedPart[Any])
+
+
+class Attempt(Protocol):
+    """A call in a thread or a task of its own. A task's methods return awaitables."""
+
+    def is_done(self, seconds: float) -> Any:
+        """Wait so long for it; return whether it is done."""
+
+    def result(self) -> Any:
+        """Return its result, or raise its error; it must be done."""
+
+    def leave(self) -> None:
+        """Do not wait for it any more."""
+
+
+class Renewal:
+    """The renewal of what a block holds, until its end."""
+
+    def __init__(
+        self,
+        held: RenewedPart[Any],
+        engine: Engine,
+        *,
+        attempt: Callable[[Callable[[], Any]], Attempt],
+        over: Any,
+        over_within: Callable[[float], Any],
+        pause: Callable[[float], Any],
+    ) -> None:
+        """``over`` is set at the end of the block; ``over_within(seconds)`` waits for that."""
+        self._held, self._engine = held, engine
+        self._attempt, self._over, self._pause = attempt, over, pause
+        self._over_within = over_within
+
+    async def renew(self, on_lost: Callable[[], object] = lambda: None) -> None:
+        """Renew it until the block is over, or it is lost."""
+        held = self._held
+        wait = held.first_wait
+        while not await result_of(self._over_within(wait)):
+            attempt = self._attempt(lambda: held.renew_once(self._engine))
+            done = await result_of(attempt.is_done(max(held.left, 0.001)))
+            while not done and held.left > 0:  # a unit of the holder has renewed it
+                done = await result_of(attempt.is_done(held.left))
+            try:
+                if not done:
+                    attempt.leave()
+                    raise held.silence()
+                wait = attempt.result()
+            except OptilockError as error:
+                if not self._over.is_set():
+                    held.lose(error)
+                    on_lost()
+                return
+
+    async def end(self, until: float) -> None:
+        """End it. If the holder's own open transaction has locked the row, do not wait for it."""
+        held = self._held
+        soon = min(until, time.monotonic() + min(PATIENCE, held.length) / 4)
+        while True:
+            attempt = self._attempt(lambda: held.end_once(self._engine))
+            if not await result_of(attempt.is_done(max(until - time.monotonic(), 0.001))):
+                attempt.leave()
+                held.not_ended("the server does not answer")
+                return
+            if attempt.result() or time.monotonic() >= soon:
+                return
+            await result_of(self._pause(0.05))
+
+
+# -- in a thread -----------------------------------------------------------------------------------
+
+
+@contextmanager
+def held_in_thread(
+    call: str, sessions: Any, take: Callable[..., tuple[H, Engine]], *args: Any, **options: Any
+) -> Iterator[H]:
+    """Hold ``take(session, ...)`` in the block; a thread renews it.
+
+    Raises:
+        ConfigurationError: the factory makes async sessions.
+    """
+    if is_async(sessions):
+        raise ConfigurationError(
+            f"{call}() got a factory of async sessions: write"
+            f" `async with optilock.asyncio.{call.removeprefix('leases.')}(...)`."
+        )
+    with make_session(sessions) as session, session.begin():
+        held, engine = take(session, *args, **options)
+    over = threading.Event()
+    renewal = Renewal(
+        held,
+        engine,
+        attempt=_ThreadAttempt,
+        over=over,
+        over_within=over.wait,
+        pause=time.sleep,
+    )
+    thread = threading.Thread(
+        target=lambda: run_to_end(renewal.renew()), name=f"optilock {held.kind}", daemon=True
+    )
+    thread.start()
+    raised: BaseException | None = None
+    try:
+        yield held
+    except BaseException as error:
+        raised = error
+    finally:
+        over.set()
+    until = time.monotonic() + PATIENCE
+    thread.join(PATIENCE)  # a server that does not answer is not waited for any longer
+    run_to_end(renewal.end(until))
+    held.conclude(raised)
+    if raised is not None:
+        raise raised
+
+
+class _ThreadAttempt:
+    """A call in a thread of its own."""
+
+    def __init__(self, call: Callable[[], Any]) -> None:
+        self._call = call
+        self._done = threading.Event()
+        self._answer: Any = None
+        self._error: BaseException | None = None
+        threading.Thread(target=self._run, name="optilock attempt", daemon=True).start()
+
+    def _run(self) -> None:
+        try:
+            self._answer = self._call()
+        except BaseException as error:
+            self._error = error
+        self._done.set()
+
+    def is_done(self, seconds: float) -> bool:
+        return self._done.wait(seconds)
+
+    def result(self) -> Any:
+        if self._error is not None:
+            raise self._error
+        return self._answer
+
+    def leave(self) -> None:
+        """The thread ends when the server answers."""

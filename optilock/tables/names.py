@@ -1,0 +1,160 @@
+"""Tables with one row for each name: leases, shared names, and tokens of committed units.
+
+**Commit tokens** make a repeated unit of work harmless. A unit that must be applied once writes its
+token in its own transaction. If the connection is lost inside COMMIT, the unit is run again: if its
+token is there already, the first attempt was stored. The primary key decides, and makes a second
+attempt wait for the end of the first one. A SELECT would not see a COMMIT that is under way.
+
+``token``       chosen by the caller (an idempotency key) or random; compared byte by byte
+``result``      the unit's result as text, if it will be returned again
+``created_at``  by the server's clock; delete old tokens once their unit cannot be repeated
+
+**Leases** of names: one row for each name that was ever leased; it is never deleted. A lease of a
+row is columns of that row. A name has no row of its own, so it gets one here, which stays when the
+lease has ended. So the next process waits for the same row, and the fencing number keeps growing.
+
+``name``        chosen by the application; compared byte by byte
+``lease_...``   the columns of :mod:`optilock.leases.columns`
+
+**Shares** are names that several programs have open, and their handles (:mod:`optilock.shares`). A
+name's row is made when the name is first opened, and stays. Every process that opens, closes or
+deletes the name locks this row, so none decides on an outdated read. A column has whether the name
+exists for its users.
+
+``optilock_share_names``     ``name``, compared byte by byte; whether it is ``there``; its
+                             ``delete_pending`` and ``read_only``; and how often it was ``moved``:
+                             opened, closed or changed
+``optilock_share_handles``   a row for each open handle: its ``access`` and ``share`` as bits (R 1,
+                             W 2, D 4), its ``owner``'s label, and ``until`` when it is open without
+                             another heartbeat; ``length`` in milliseconds
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    Index,
+    MetaData,
+    SmallInteger,
+    String,
+    Table,
+    Text,
+)
+
+from optilock.tables import ANY_UUID, Step, TableSet, exact_text
+from optilock.tokens.timestamp import ServerTime, UtcDateTime
+
+# -- tokens of committed units ---------------------------------------------------------------------
+
+_TOKENS = "optilock_commit_tokens"
+_TOKENS_INDEX = "optilock_commit_tokens_created_at"
+_token_metadata = MetaData()
+
+commit_tokens = Table(
+    _TOKENS,
+    _token_metadata,
+    Column("token", exact_text(), primary_key=True),
+    Column("result", Text),
+    Column("created_at", UtcDateTime(), nullable=False, default=ServerTime()),
+    Index(_TOKENS_INDEX, "created_at"),
+)
+
+
+def _create_tokens(op: Any, schema: str | None) -> None:
+    op.create_table(
+        _TOKENS,
+        Column("token", exact_text(), primary_key=True),
+        Column("result", Text),
+        Column("created_at", UtcDateTime(), nullable=False),
+        schema=schema,
+    )
+    op.create_index(_TOKENS_INDEX, _TOKENS, ["created_at"], schema=schema)
+
+
+def _drop_tokens(op: Any, schema: str | None) -> None:
+    op.drop_table(_TOKENS, schema=schema)
+
+
+COMMIT_TOKENS = TableSet("commit_tokens", _token_metadata, (Step(_create_tokens, _drop_tokens),))
+
+# -- leases ----------------------------------------------------------------------------------------
+
+_LEASES = "optilock_leases"
+_lease_metadata = MetaData()
+
+
+def _of_leases() -> list[Column[Any]]:
+    return [
+        Column("name", exact_text(), primary_key=True),
+        Column("lease_id", ANY_UUID),
+        Column("lease_since", UtcDateTime()),
+        Column("lease_until", UtcDateTime()),
+        Column("lease_length", BigInteger()),
+        Column("lease_fence", BigInteger(), nullable=False, server_default="0"),
+    ]
+
+
+leases = Table(_LEASES, _lease_metadata, *_of_leases())
+
+
+def _create_leases(op: Any, schema: str | None) -> None:
+    op.create_table(_LEASES, *_of_leases(), schema=schema)
+
+
+def _drop_leases(op: Any, schema: str | None) -> None:
+    op.drop_table(_LEASES, schema=schema)
+
+
+LEASES = TableSet("leases", _lease_metadata, (Step(_create_leases, _drop_leases),))
+
+# -- shares ----------------------------------------------------------------------------------------
+
+_SHARES, _HANDLES = "optilock_share_names", "optilock_share_handles"
+_share_metadata = MetaData()
+
+
+def _of_names() -> list[Column[Any]]:
+    return [
+        Column("name", exact_text(), primary_key=True),
+        Column("there", Boolean(), nullable=False),
+        Column("delete_pending", Boolean(), nullable=False),
+        Column("read_only", Boolean(), nullable=False),
+        Column("moved", BigInteger(), nullable=False),
+    ]
+
+
+def _of_handles() -> list[Column[Any]]:
+    return [
+        Column("name", exact_text(), primary_key=True),
+        Column("id", ANY_UUID, primary_key=True),
+        Column("owner", String(200)),
+        Column("access", SmallInteger(), nullable=False),
+        Column("share", SmallInteger(), nullable=False),
+        Column("delete_on_close", Boolean(), nullable=False),
+        Column("length", BigInteger(), nullable=False),
+        Column("since", UtcDateTime(), nullable=False),
+        Column("until", UtcDateTime(), nullable=False),
+    ]
+
+
+share_names = Table(_SHARES, _share_metadata, *_of_names())
+share_handles = Table(_HANDLES, _share_metadata, *_of_handles())
+
+
+def _create_shares(op: Any, schema: str | None) -> None:
+    op.create_table(_SHARES, *_of_names(), schema=schema)
+    op.create_table(_HANDLES, *_of_handles(), schema=schema)
+
+
+def _drop_shares(op: Any, schema: str | None) -> None:
+    op.drop_table(_HANDLES, schema=schema)
+    op.drop_table(_SHARES, schema=schema)
+
+
+SHARES = TableSet("shares", _share_metadata, (Step(_create_shares, _drop_shares),))
+
+SETS = (COMMIT_TOKENS, LEASES, SHARES)

@@ -1,0 +1,151 @@
+"""SQL functions that each database writes in its own way: its clock, and a random UUID.
+
+``sql_functions`` of the database's class in ``optilock/dialects`` has the SQL. The class is asked
+when a statement with such a function is compiled for its database.
+
+:class:`ServerTime` is the database's time at which it looks at a row. It is neither the begin of
+the transaction (``now()`` of PostgreSQL) nor the begin of the statement (``NOW(6)`` of MariaDB): a
+writer that has waited for a row looks at it late. It is UTC in every time zone of the session.
+Leases end by it, never by the client's clock. :class:`StatementTime` is the begin of the statement:
+databases do not use an index for a value that changes while they read it.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from importlib import import_module
+from typing import Any, ClassVar
+
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    DateTime,
+    Dialect,
+    FunctionElement,
+    TypeDecorator,
+    Uuid,
+    bindparam,
+)
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.types import TypeEngine
+
+from optilock.errors import ConfigurationError
+from optilock.undocumented.connections import doubles_percents
+
+
+class UtcDateTime(TypeDecorator[datetime]):
+    """``TIMESTAMP WITH TIME ZONE``, ``DATETIME(6)``, text with six digits: always aware, in UTC.
+
+    Binding a naive ``datetime`` raises ``ConfigurationError``: it does not say which moment it is.
+    """
+
+    impl = DateTime
+    cache_ok = True
+
+    def __init__(self) -> None:
+        super().__init__(timezone=True)
+
+    def __repr__(self) -> str:
+        """Return the call that makes an equal type: migration scripts contain it."""
+        return f"{type(self).__name__}()"
+
+    def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
+        if dialect.name in ("mysql", "mariadb"):
+            from sqlalchemy.dialects import mysql
+
+            return mysql.DATETIME(fsp=6)
+        return DateTime(timezone=True)
+
+    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        if value is None:
+            return None
+        if value.tzinfo is None:
+            raise ConfigurationError(
+                f"{value!r} has no time zone, so it is no moment: write datetime(..., tzinfo=UTC)."
+            )
+        moment = value.astimezone(UTC)
+        return moment if dialect.name == "postgresql" else moment.replace(tzinfo=None)
+
+    def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        if value is None:
+            return None
+        return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+
+
+class DatabaseFunction(FunctionElement[Any]):
+    """A function whose SQL is in the folder of each database."""
+
+    inherit_cache = True
+    #: The text in ``str(statement)``, which is compiled for no database.
+    shown: ClassVar[str] = "CURRENT_TIMESTAMP"
+    #: For the error on other databases: what needs the function, and what to use instead.
+    needed_for: ClassVar[tuple[str, str]]
+
+
+@compiles(DatabaseFunction)
+def _written(element: DatabaseFunction, compiler: Any, **options: Any) -> str:
+    dialect = compiler.dialect
+    if dialect.name == "default":
+        return element.shown
+    # by name: dialects stand above tokens
+    written = import_module("..dialects", __package__).database_of(dialect).sql_functions
+    template = written.get(type(element))
+    if template is None:
+        feature, instead = element.needed_for
+        raise ConfigurationError(
+            f"{feature} on PostgreSQL, MariaDB and SQLite, not on {dialect.name}{instead}"
+        )
+    if doubles_percents(dialect):
+        template = template.replace("%", "%%")
+    arguments = (compiler.process(one, **options) for one in element.clauses)
+    return str(template.format(*arguments))
+
+
+class _Moment(DatabaseFunction):
+    inherit_cache = True
+    type = UtcDateTime()
+    needed_for = (
+        "Leases and Timestamp() work",
+        ": use Counter() or Unique() as the token. optilock does not know its clock.",
+    )
+
+
+class ServerTime(_Moment):
+    """The time at which the database looks at a row, to the microsecond or as fine as its clock."""
+
+    inherit_cache = True
+
+
+class NextServerTime(_Moment):
+    """The server's time now, or the next possible moment after the moment in ``column``."""
+
+    inherit_cache = True
+
+
+class Later(_Moment):
+    """A moment, and so many milliseconds after it."""
+
+    inherit_cache = True
+
+
+def add_milliseconds(moment: ColumnElement[Any], milliseconds: Any) -> Later:
+    """Return SQL of the moment so many ``milliseconds`` (a number, or SQL of one) after it."""
+    if isinstance(milliseconds, int):
+        milliseconds = bindparam(None, milliseconds, type_=BigInteger())
+    return Later(moment, milliseconds)
+
+
+class StatementTime(_Moment):
+    """The begin of the statement, in UTC."""
+
+    inherit_cache = True
+    needed_for = ("A queue works", ": optilock does not know its clock.")
+
+
+class RandomUuid(DatabaseFunction):
+    """A UUID that the server makes."""
+
+    inherit_cache = True
+    type = Uuid()
+    shown = "gen_random_uuid()"
+    needed_for = ("SQL makes random versions", ": a migration has to make them.")

@@ -1,0 +1,433 @@
+"""The queries of one unit with ``strategy=``: which rows they lock, and which of them conflicted.
+
+A watched session passes each query to the unit's :class:`Reading` before it is sent
+(:mod:`optilock.watched.statements.execute`), be it of ``get()``, a lazy load, a refresh or an eager
+load. It does so before ``get()``, too, which may find an object in the session
+(:mod:`optilock.watched.rows.reads_by_key`).
+
+*By key* the row is known, and its own heat counts (:mod:`~optilock.unit.heat`). *By anything else*
+it is not, and the heat of its table counts, which units move that have queried the table. If
+``get()`` wants an object locked that the unit has read without a lock, its row is locked and
+compared. If the row has moved, the unit has decided on outdated values, and gets the conflict at
+once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any
+from weakref import WeakKeyDictionary, ref
+
+from sqlalchemy import Connection, Engine, Select, inspect, select
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.orm import Mapper, Session
+from sqlalchemy.orm.attributes import instance_state
+
+from optilock.conditions.write import places_of
+from optilock.dialects import Cause, database_of
+from optilock.dialects.transient import cause_of
+from optilock.errors import ConcurrencyError, ConfigurationError, PreconditionFailed
+from optilock.mapped import State, facts, identity_of, place_of
+from optilock.undocumented.statements import has_inner_write, requested_key, subject_of
+from optilock.unit.heat import (
+    MEMORY,
+    Adaptive,
+    Decision,
+    Key,
+    Memory,
+    Strategy,
+    adaptive_of,
+)
+from optilock.unit.lockable_rows import rows_to_lock
+from optilock.unit.parts import Part
+from optilock.unit.sessions import forget_engine_choice, lock_where_written
+from optilock.watched.rows.reads_by_key import (
+    match_simple_key,
+    one_or_none,
+    send_query_by_key,
+    uses_own_query,
+)
+from optilock.watched.rows.stored import rows_at
+from optilock.watched.session.connections import bind_to_write, connection_to_write
+from optilock.watched.session.record import READS_KEY, session_record
+
+#: How many queries of a unit are remembered.
+QUERIES = 100
+
+_names: WeakKeyDictionary[Engine, str] = WeakKeyDictionary()
+
+
+def name_of(bind: Engine | Connection) -> str:
+    """Return the name of the database behind an engine, without the password."""
+    engine = bind.engine
+    found = _names.get(engine)
+    if found is None:
+        url = engine.url
+        place = (url.get_backend_name(), url.host, url.port, url.database)
+        found = _names[engine] = "/".join(str(part) for part in place if part is not None)
+    return found
+
+
+class Reading:
+    """The queries of one session."""
+
+    __slots__ = (
+        "_begun",
+        "_bind",
+        "_database",
+        "_own",
+        "adaptive",
+        "beforehand",
+        "failed",
+        "held",
+        "insist",
+        "memory",
+        "queries",
+        "tried",
+    )
+
+    def __init__(self, session: Session, adaptive: Adaptive | None, memory: Memory) -> None:
+        #: ``None``: every row is locked.
+        self.adaptive = adaptive
+        self.memory = memory
+        #: Rows to lock regardless of their heat.
+        self.insist: frozenset[Key] = frozenset()
+        #: The first queries that did not ask for one row by its key.
+        self.queries: list[Select[Any]] = []
+        #: Rows that are locked or about to be, with the mappers of their classes.
+        self.held: dict[Key, Mapper[Any]] = {}
+        #: Those of them that the program has not read yet.
+        self.beforehand: set[Key] = set()
+        #: Rows with conflicts that were read without a lock.
+        self.tried: set[Key] = set()
+        #: The rows that have conflicted, once the unit has failed.
+        self.failed: frozenset[Key] | None = None
+        self._bind: Any = session.bind
+        self._database = ""
+        self._begun = False
+        #: The query that :meth:`get` sends itself.
+        self._own: Select[Any] | None = None
+
+    # -- one row by its key ------------------------------------------------------------------------
+
+    def get(
+        self, original: Callable[..., Any], session: Session, entity: Any, ident: Any, options: Any
+    ) -> Any:
+        """Carry out ``session.get()`` of a row that the caller does not lock."""
+        found = match_simple_key(entity, ident)
+        if found is None:
+            return original(session, entity, ident, **options)
+        known, identity = found
+        mapper = known.mapper
+        key = mapper.identity_key_from_primary_key(identity)
+        obj = session.identity_map.get(key)
+        if obj is not None:
+            return self._get_again(original, session, mapper, obj, ident, options)
+        if not uses_own_query(original, known, options):
+            return original(session, entity, ident, **options)
+        if self.is_cold() or not self.wants(session, mapper, identity):
+            self._own = known.select_one
+            return one_or_none(send_query_by_key(session, known, identity, self._own))
+        self._own = known.lock_one
+        result = send_query_by_key(session, known, identity, self._own)
+        # A listener may have read the row before the lock, or returned it from a cache: then the
+        # object may be older than its row. So may one that the session has under a key of another
+        # type.
+        is_new = key not in session.identity_map
+        obj = one_or_none(result)
+        if is_new and obj is not None and instance_state(obj).key == key:
+            _note_locked(session, instance_state(obj))
+        return obj
+
+    def _get_again(
+        self,
+        original: Callable[..., Any],
+        session: Session,
+        mapper: Mapper[Any],
+        obj: Any,
+        ident: Any,
+        options: Any,
+    ) -> Any:
+        """Lock the row of an object that the session holds, and compare the two."""
+        state = instance_state(obj)
+        if self.is_cold() or state.expired or facts(state.mapper).locked_in is None:
+            return original(session, mapper.class_, ident, **options)
+        if not self.wants(session, state.mapper, identity_of(state)):
+            return original(session, mapper.class_, ident, **options)
+        locking = {"of": facts(state.mapper).locked_in, "key_share": True}
+        return type(session).get(
+            session, mapper.class_, ident, **{**options, "with_for_update": locking}
+        )
+
+    # -- before a query ----------------------------------------------------------------------------
+
+    def locked(
+        self, session: Session, statement: Select[Any], params: Any, options: dict[str, Any]
+    ) -> Select[Any]:
+        """Return the query with the locks that its rows need; often the query itself."""
+        if statement is self._own:
+            return statement
+        identity = requested_key(params, options.get("execution_options"))
+        if identity is None and len(self.queries) <= QUERIES:
+            self.queries.append(statement)
+        if self.is_cold():
+            return statement
+        if identity is None:
+            return self._locked_query(session, statement)
+        mapper = subject_of(statement)
+        if not isinstance(mapper, Mapper):
+            return statement
+        table = facts(mapper).locked_in
+        if table is None or not self.wants(session, mapper, identity):
+            return statement
+        return statement.with_for_update(of=table, key_share=True)
+
+    def is_cold(self) -> bool:
+        """Return whether no row would be locked."""
+        memory = self.memory
+        return self.adaptive is not None and not (memory.rows or memory.crowded or self.insist)
+
+    def wants(self, session: Session, mapper: Mapper[Any], identity: tuple[Any, ...]) -> bool:
+        """Return whether to lock the row now, after taking the locks that come before it."""
+        key = self.key_of(session, mapper, identity)
+        if key in self.held:
+            self.beforehand.discard(key)
+            return False
+        if not self._decide(key):
+            return False
+        partners = self.memory.partners(key) if self.adaptive is not None else None
+        if partners:
+            self._lock_partners(session, key, partners)
+            self.beforehand.discard(key)
+            if key in self.held:
+                return False
+        if not (self._begun or self._begin(session, mapper)):
+            return False
+        self.held[key] = mapper
+        return True
+
+    def _decide(self, key: Key) -> bool:
+        if self.adaptive is None or key in self.insist:
+            return True
+        decision = self.memory.decide(key, self.adaptive)
+        if decision is Decision.WATCHED:
+            self.tried.add(key)
+        return decision is Decision.LOCK
+
+    def _locked_query(self, session: Session, statement: Select[Any]) -> Select[Any]:
+        found = rows_to_lock(statement)
+        wanted = [
+            (mapper, source)
+            for mapper, source in found
+            if self._decide(self.key_of(session, mapper))
+        ]
+        if not wanted or not all(self._begin(session, mapper) for mapper, _ in wanted):
+            return statement
+        return statement.with_for_update(of=[source for _, source in wanted], key_share=True)
+
+    def _begin(self, session: Session, mapper: Mapper[Any]) -> bool:
+        """Return whether rows can be locked.
+
+        Where one lock is for all rows, it is taken here, before the reading.
+
+        Raises:
+            ConfigurationError: rows cannot be locked, and the strategy locks every row.
+        """
+        if self._begun:
+            return True
+        dialect = (self._bind or session.get_bind(**bind_to_write(mapper))).dialect
+        database = database_of(dialect)
+        if not database.locks_rows(dialect):
+            if self.adaptive is None:
+                raise ConfigurationError(
+                    f'strategy="pessimistic" cannot work on {dialect.name!r}: SQLAlchemy\'s dialect'
+                    " leaves FOR UPDATE out, so no row that is read would be locked. Leave the"
+                    " strategy out. Nothing was sent."
+                )
+            return False
+        if database.one_lock:
+            database.begin_writing(self._connection(session, mapper), facts(mapper).table)
+        self._begun = self._bind is not None or database.one_lock
+        return True
+
+    def _connection(self, session: Session, mapper: Mapper[Any]) -> Connection:
+        return connection_to_write(session, mapper, for_queries=True)
+
+    def key_of(
+        self, session: Session, mapper: Mapper[Any], identity: tuple[Any, ...] | None = None
+    ) -> Key:
+        """Return the memory's key of the row, or of the rows that queries read of its table."""
+        if self._bind is not None:
+            database = self._database or name_of(self._bind)
+            self._database = database
+        else:
+            database = name_of(session.get_bind(**bind_to_write(mapper)))
+        return Key(database, facts(mapper).name, identity)
+
+    # -- several rows in one order -----------------------------------------------------------------
+
+    def _lock_partners(self, session: Session, key: Key, partners: Iterable[Any]) -> None:
+        """Lock the rows with which this one has deadlocked, in the order of their keys."""
+        wanted: dict[Key, Mapper[Any]] = {}
+        for held, identity in partners:
+            mapper = held()
+            if mapper is not None and facts(mapper).locked_in is not None:
+                one = self.key_of(session, mapper, identity)
+                if one not in self.held and one.database == key.database:
+                    wanted[one] = mapper
+        wanted = {key: wanted[key] for key in sorted(wanted, key=_order)}
+        self.held |= wanted
+        self.beforehand |= wanted.keys()
+        self._lock_in_order(session, wanted)
+
+    def _lock_in_order(self, session: Session, wanted: dict[Key, Mapper[Any]]) -> None:
+        session_record(session).note_locks()
+        by_table: dict[str, list[Key]] = {}
+        for key in wanted:
+            by_table.setdefault(key.table, []).append(key)
+        for keys in by_table.values():
+            mapper = facts(wanted[keys[0]]).root
+            connection = self._connection(session, mapper)
+            self._begin(session, mapper)
+            columns, rows = facts(mapper).rows
+            query = select(*columns).select_from(rows).order_by(*columns)
+            database, table = database_of(connection.dialect), facts(mapper).table
+            locked = partial(database.lock, query, table, deleting=False)
+            identities = [key.identity for key in keys if key.identity is not None]
+            for _ in rows_at(connection, locked, table, columns, identities):
+                pass
+
+    # -- the end of the unit -----------------------------------------------------------------------
+
+    def only_read(self) -> bool:
+        """Return whether all of its queries only read; False for too many to remember."""
+        return len(self.queries) <= QUERIES and not any(
+            has_inner_write(query) or subject_of(query) is None for query in self.queries
+        )
+
+    def stored(self, session: Session) -> None:
+        """Count the rows that were read without a lock and written as successes."""
+        if self.adaptive is None:
+            return
+        if self.tried:
+            written = self._written(session)
+            tables = {(key.database, key.table) for key in written}
+            for key in self.tried:
+                if key in written if key.identity is not None else key[:2] in tables:
+                    self.memory.success(key, self.adaptive)
+        if self.beforehand:
+            for key in self.held:
+                self.memory.dissolve_partners(key)
+
+    def remember(self, session: Session, error: BaseException) -> frozenset[Key]:
+        """Remember the conflict, once, and return the rows that the next attempt should lock."""
+        if self.failed is None:
+            self.failed = self._failed(session, error)
+        return self.failed
+
+    def _failed(self, session: Session, error: BaseException) -> frozenset[Key]:
+        if isinstance(error, PreconditionFailed):
+            return frozenset()
+        if isinstance(error, ConcurrencyError):
+            return self._conflicted(session, error)
+        if not isinstance(error, DBAPIError):
+            return frozenset()
+        cause = cause_of(error)
+        if cause is Cause.DEADLOCK:
+            return self._deadlocked(session)
+        if cause is Cause.LOCK_TIMEOUT and session_record(session).waits_briefly:
+            return self._waited(session)
+        return frozenset()
+
+    def _conflicted(self, session: Session, error: ConcurrencyError) -> frozenset[Key]:
+        queried = self._queried(session)
+        found: dict[Key, None] = {}
+        for entry in error.entries:
+            if entry.action == "verify" and not self._is_held(session, entry):
+                continue  # the row was only read, and locks would make readers wait
+            mapper: Mapper[Any] = inspect(entry.model)
+            found[self.key_of(session, mapper, entry.identity)] = None
+            table = self.key_of(session, mapper)
+            if table in queried:
+                found[table] = None
+        if self.adaptive is not None:
+            for key in found:
+                self.memory.conflict(key, self.adaptive, "a unit read it, and another wrote first")
+        return frozenset(found)
+
+    def _is_held(self, session: Session, entry: Any) -> bool:
+        """Return whether the row had moved when it was to be locked."""
+        return self.key_of(session, inspect(entry.model), entry.identity) in self.held
+
+    def _queried(self, session: Session) -> set[Key]:
+        found = set()
+        for query in self.queries:
+            for described in query.column_descriptions:
+                subject = inspect(described.get("entity"), raiseerr=False)
+                if subject is not None:
+                    found.add(self.key_of(session, subject.mapper))
+        return found
+
+    def _deadlocked(self, session: Session) -> frozenset[Key]:
+        held = {key: mapper for key, mapper in self.held.items() if key.identity is not None}
+        wanted = held | self._written(session) | self._promised(session)
+        if self.adaptive is not None:
+            places = {key: (ref(mapper), key.identity) for key, mapper in wanted.items()}
+            order = [key for key in held if key not in self.beforehand]
+            self.memory.deadlock(places, order, self.adaptive)
+        return frozenset(wanted)
+
+    def _waited(self, session: Session) -> frozenset[Key]:
+        """Crowd the tables of all wanted rows: the lock of an unknown one of them was not free."""
+        wanted = {**self._written(session), **self._promised(session)}
+        if self.adaptive is not None:
+            self.memory.crowd(wanted, self.adaptive, "a unit waited for a row, and had others")
+        return frozenset(wanted.keys() | self.held.keys())
+
+    def _promised(self, session: Session) -> dict[Key, Mapper[Any]]:
+        promises = session_record(session).promises
+        return {
+            self.key_of(session, one.mapper, one.identity): one.mapper
+            for one in (promises.values() if promises else ())
+        }
+
+    def _written(self, session: Session) -> dict[Key, Mapper[Any]]:
+        known = session_record(session)
+        places = places_of([*known.sent, *known.undone])
+        return {self.key_of(session, mapper, identity): mapper for mapper, identity in places}
+
+
+def _note_locked(session: Session, state: State) -> None:
+    """Note that the row stays in this version until the transaction ends."""
+    token = facts(state.mapper).token
+    if token not in state.dict or session.in_nested_transaction():
+        return  # going back to a savepoint gives locks back
+    version = state.committed_state.get(token, state.dict[token])
+    session_record(session).note_locked(place_of(state), version)
+
+
+def _order(key: Key) -> Any:
+    return key.table, tuple(map(_sort_key, key.identity or ()))
+
+
+def _sort_key(value: Any) -> Any:
+    """Return a value for one order in every process; numbers are compared as numbers."""
+    return (0, value, "") if isinstance(value, (int, float)) else (1, 0, str(value))
+
+
+class LockingPart(Part, option="strategy"):
+    """The part of a unit whose reads may lock."""
+
+    def __init__(self, strategy: Strategy) -> None:
+        self.adaptive = adaptive_of(strategy)
+
+    def begin(self, session: Session) -> None:
+        session.__dict__[READS_KEY] = Reading(session, self.adaptive, MEMORY)
+        lock_where_written(session)
+
+    def after(self, session: Session, error: BaseException | None) -> None:
+        forget_engine_choice(session)
+        reading: Reading | None = session.__dict__.pop(READS_KEY, None)
+        if reading is not None and error is not None:
+            reading.remember(session, error)

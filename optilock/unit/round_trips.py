@@ -1,0 +1,189 @@
+"""``short=True``, ``pipelined=True``: units in fewer trips, whose last writes go with COMMIT.
+
+::
+
+    with UnitOfWork(SessionLocal, pipelined=True) as session:
+        session.get_one(Account, 42).owner = "Ada"
+    # BEGIN and SELECT in one trip, UPDATE and COMMIT in another
+
+    with UnitOfWork(SessionLocal, short=True) as session:
+        session.get_one(Account, 42).owner = "Ada"
+    # SELECT, and an UPDATE that commits itself: no BEGIN, no COMMIT
+
+The last write goes with COMMIT. Five places do that, in this order
+(``docs/decisions/fewer-round-trips.md``):
+
+1. This module puts an :class:`~optilock.watched.session.record.Ending` on the session's record,
+   and lets the last flush run inside ``session.commit()`` (:func:`flush_inside_commit`), after the
+   listeners of ``before_commit``, so that only the end follows the flush.
+2. :mod:`optilock.watched.guard.batch` defers the rows of the flush.
+3. :mod:`optilock.watched.guard.writes_with_commit` hands the deferred rows to the Ending, if
+   nothing was sent before them in this flush. Otherwise they are sent as usual.
+4. :mod:`optilock.dialects.switch` has the Ending of short units, :class:`OneStatement`.
+5. ``optilock/dialects/postgresql/last_writes.py`` has the Ending of pipelined units, over the
+   ``line.py`` of a connection of psycopg and its ``cursors.py``.
+
+**Pipelined.** The results are those without the option, and there are never more trips. If
+anything comes after the last flush, COMMIT is sent separately. BEGIN still goes with the first
+statement, except where a listener has begun the transaction, where the session is bound to a
+``Connection``, and in two phases.
+
+**Short.** For the length of the unit the driver's connection is in its autocommit mode. Plain
+SELECTs are sent in it, and so is the unit's write, if that is exactly one guarded statement and the
+last action of the unit. Anything else first leaves the mode, and belongs to a transaction that
+COMMIT ends: rows of a second table, an INSERT, a DELETE, link rows, a flush in the body, a
+savepoint, a row that is locked, promises (``verify``, ``expect``), a SQL text that may write. So
+nothing is ever half stored. If a row has moved, the statement matches no row and stores nothing.
+The transaction begins then, and the conflict is handled as usual. The price: each SELECT sees the
+data of its own moment, so two of them may show different states. The *written* rows are as they
+were read, or there is a conflict.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from typing import Any
+
+from sqlalchemy import Connection, Dialect
+from sqlalchemy.orm import Session
+
+from optilock.dialects import Database, database_of
+from optilock.dialects.switch import OneStatement
+from optilock.errors import ConfigurationError
+from optilock.undocumented.connections import level_on_connect
+from optilock.undocumented.flushes import is_opened_by_session, listeners_of
+from optilock.unit.parts import Part
+from optilock.watched.guard.promises import hold_by_locks
+from optilock.watched.session.connections import binds_of_sessions
+from optilock.watched.session.record import record_of
+
+
+class _WithEnding(Part):
+    """A part that puts an Ending on the session's record, and takes it away again."""
+
+    def after(self, session: Session, error: BaseException | None) -> None:
+        record_of(session).ending = None
+
+
+def _began_here(session: Session, connection: Connection) -> bool:
+    """Return whether the session itself has opened the only phase of this transaction."""
+    transaction = session.get_transaction()
+    if session.twophase or transaction is None:
+        return False
+    return is_opened_by_session(transaction, connection)
+
+
+class PipelinedPart(_WithEnding, option="pipelined"):
+    """The part that sends BEGIN and COMMIT with statements."""
+
+    def opened(self, sessions: Any) -> None:
+        refuse_by_driver(sessions, self.option, lambda asked, its: asked.refuse_pipeline(its))
+
+    def connected(self, session: Session, connection: Connection) -> None:
+        dialect = connection.dialect
+        database = database_of(dialect)
+        database.refuse_pipeline(dialect)
+        if _began_here(session, connection):
+            ending = database.pipelined(connection, interruptible=dialect.is_async)
+            record_of(session).ending = ending
+
+
+class ShortPart(_WithEnding, option="short"):
+    """The part that omits the transaction of a unit that writes one statement."""
+
+    def opened(self, sessions: Any) -> None:
+        refuse_by_driver(sessions, self.option, lambda asked, its: asked.refuse_short(its))
+
+    def connected(self, session: Session, connection: Connection) -> None:
+        database = database_of(connection.dialect)
+        database.refuse_short(connection.dialect)
+        _refuse_level(connection)
+        if not _began_here(session, connection):
+            return
+        switch = database.without_transaction(connection)
+        if switch is None:  # a listener has begun it, and perhaps written in it
+            return
+        known = record_of(session)
+        known.ending = OneStatement(switch)
+        known.allow_autocommit(connection)
+
+
+def _refuse_level(connection: Connection) -> None:
+    """Refuse an engine at a level that promises one picture of the data.
+
+    Raises:
+        ConfigurationError: the engine has such an ``isolation_level``.
+    """
+    asked = connection.get_execution_options().get("isolation_level")
+    level = str(asked or level_on_connect(connection.dialect)).replace("_", " ").upper()
+    if level in ("REPEATABLE READ", "SERIALIZABLE"):
+        raise ConfigurationError(
+            f"this engine has isolation_level={level!r}, which is for transactions: with short=True"
+            " each SELECT has a moment of its own. Give the unit an engine without it, or leave"
+            " short=True out. Nothing was sent."
+        )
+
+
+#: Listeners to these may send something after the last flush.
+_AFTER_WRITES = (
+    "before_commit",
+    "after_flush",
+    "after_flush_postexec",
+    "pending_to_persistent",
+    "persistent_to_deleted",
+)
+_OUR_OWN = f"{__name__.partition('.')[0]}."
+
+
+def flush_inside_commit(session: Session, parts: Iterable[Part]) -> bool:
+    """Let the last flush run inside ``session.commit()`` if only COMMIT can follow it.
+
+    Returns False, and the unit flushes before, for parts with a ``before_commit`` of their own,
+    promises (``expect``, ``verify``) of rows that are not locked, and the application's listeners
+    to :data:`_AFTER_WRITES`, which may add other statements.
+    """
+    known = record_of(session)
+    if known.ending is None or len(known.connections) != 1 or not hold_by_locks(session):
+        return False
+    if known.conditions is not None and known.conditions.is_ignored:
+        return False
+    if _may_send_more(session, parts):
+        return False
+    known.announce_last_flush()
+    return True
+
+
+def _may_send_more(session: Session, parts: Iterable[Part]) -> bool:
+    """Return whether a part or a listener may send statements after the last flush."""
+    for part in parts:
+        if type(part).before_commit is not Part.before_commit:
+            return True
+    for name in _AFTER_WRITES:
+        for listener in listeners_of(session, name):
+            if not str(listener.__module__).startswith(_OUR_OWN):
+                return True
+    return False
+
+
+#: The beginning of an attribute of factories and engines: no driver of theirs is refused.
+_NOT_REFUSED = "_optilock_ending_"
+
+
+def refuse_by_driver(
+    sessions: Any, option: str, refuse: Callable[[Database, Dialect], None]
+) -> None:
+    """Call ``refuse`` for the databases of a session factory, or of an engine, once.
+
+    Engines that the factory does not name, or gets later, are checked when they connect.
+
+    Raises:
+        ConfigurationError: a database refuses the option.
+    """
+    name = _NOT_REFUSED + option
+    if hasattr(sessions, name):
+        return
+    for bind in binds_of_sessions(sessions):
+        refuse(database_of(bind.dialect), bind.dialect)
+    with suppress(AttributeError):  # an AsyncEngine takes none
+        setattr(sessions, name, True)

@@ -1,0 +1,189 @@
+"""Decisions of the resolvers: one for every row, or the error that the caller gets."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from sqlalchemy.exc import MissingGreenlet
+
+from optilock.errors import CannotMerge, Computed, ConcurrencyError, ConfigurationError, Entry
+from optilock.mapped import Place, facts
+from optilock.resolvers.resolution import (
+    DeletePolicies,
+    OnConflict,
+    Resolution,
+    check_resolution,
+    choose_resolver,
+    decide_by_policy,
+)
+from optilock.resolvers.rules import client_wins
+from optilock.watched.rows.entries import Missed
+from optilock.watched.rows.stored import Values
+from optilock.watched.session.values import Promises, RowsOfTransaction, conflict_of
+
+
+def resolver_for(on_conflict: Any, model: type[Any]) -> Callable[..., Any] | None:
+    """Return the unit's resolver, else the class's own, else ``None``."""
+    return choose_resolver(on_conflict, model) or getattr(model, "__on_conflict__", None)
+
+
+class Rules(Protocol):
+    """The options of ``watch``, or of the unit, about conflicts."""
+
+    on_conflict: OnConflict
+    on_delete: DeletePolicies
+    promises: Promises | None
+    overwritten: RowsOfTransaction[None] | None
+
+
+def decide(rows: Sequence[Missed], rules: Rules) -> Exception | None:
+    """Give every row that has none its resolution, or return the error to raise instead.
+
+    A row whose version was promised (``expect``, ``verify``) is not settled, and then none is. A
+    row that the policy for deletes settles is no conflict: it has no entry, and no resolver is
+    called. A resolution that cannot be carried out is a ``ConfigurationError``.
+
+    Raises:
+        Exception: a resolver has raised it: an error of the program, not a conflict.
+    """
+    entries = [row.entry for row in rows]
+    if rules.promises and any(row.attempt.place in rules.promises for row in rows):
+        return conflict_of(entries, rules.promises)
+    policies = [decide_by_policy(entry, rules.on_delete) for entry in entries]
+    entries = [entry for entry, policy in zip(entries, policies, strict=True) if policy is None]
+    for row, policy in zip(rows, policies, strict=True):
+        row.resolution = row.resolution or policy
+        if row.resolution is None:
+            rule = rule_of(row.attempt.place, rules)
+            answer = ask_resolver(row.entry, resolver_for(rule, row.entry.model), entries)
+            if isinstance(answer, Exception):
+                return answer
+            row.resolution = answer
+    return _refused(entries, rows)
+
+
+def rule_of(place: Place, rules: Rules) -> OnConflict:
+    """Return the rule for a row; after ``overwrite()`` our side wins."""
+    return client_wins if rules.overwritten and place in rules.overwritten else rules.on_conflict
+
+
+def ask_resolver(
+    entry: Entry[Any], resolver: Callable[..., Any] | None, entries: list[Entry[Any]]
+) -> Resolution | Exception:
+    """Return the resolver's decision, or the error to raise for ``entries``.
+
+    Raises:
+        Exception: the resolver has raised it. ``CannotMerge`` is a decision, and no error.
+    """
+    if resolver is None:
+        return ConcurrencyError(entries)
+    try:
+        answer = _awaited(resolver(entry))
+    except CannotMerge as error:
+        conflict = _rejected(entries, entry, str(error))
+        conflict.__cause__ = error
+        return conflict
+    except ConfigurationError as error:
+        error.__cause__ = ConcurrencyError(entries)
+        return error
+    try:
+        resolution = check_resolution(answer, entry)
+    except ConfigurationError as error:
+        error.__cause__ = ConcurrencyError(entries)
+        return error
+    if resolution.decision == "reject":
+        return _rejected(entries, entry, resolution.reason)
+    return resolution
+
+
+def _refused(entries: list[Entry[Any]], rows: Sequence[Missed]) -> ConcurrencyError | None:
+    """Return the conflict if a resolution cannot be carried out."""
+    reasons = [reason for row in rows if (reason := reason_against(row))]
+    if not reasons:
+        return None
+    conflict = ConcurrencyError(entries)
+    for reason in reasons:
+        conflict.add_note(f"optilock: {reason}")
+    return conflict
+
+
+def _rejected(entries: list[Entry[Any]], entry: Entry[Any], reason: str | None) -> ConcurrencyError:
+    conflict = ConcurrencyError(entries)
+    if reason:
+        key = entry.identity[0] if len(entry.identity) == 1 else entry.identity
+        conflict.add_note(f"optilock: {entry.model.__name__} {key!r} was not resolved: {reason}")
+    return conflict
+
+
+def _awaited(answer: Any) -> Any:
+    """Return the answer of an async resolver; an ``AsyncSession``'s flush can wait for it."""
+    if not inspect.isawaitable(answer):
+        return answer
+    from sqlalchemy.util.concurrency import await_only
+
+    try:
+        return await_only(answer)
+    except MissingGreenlet:
+        if inspect.iscoroutine(answer):
+            answer.close()
+        raise ConfigurationError(
+            "An async resolver was given to a sync session: use it with AsyncUnitOfWork or an"
+            " AsyncSession, or write it as a plain function."
+        ) from None
+
+
+def reason_against(row: Missed) -> str | None:
+    """Return the reason why the resolution of a row cannot be carried out, or ``None``."""
+    resolution = row.resolution
+    if resolution is None:
+        return None
+    if row.stored is not None:
+        deletes = row.attempt.action == "delete" and resolution.decision == "overwrite"
+        return None if deletes else _of_another_class(row, row.stored) or _half_known(row)
+    return None if resolution.decision == "keep_database" else _not_insertable(row, resolution)
+
+
+def _of_another_class(row: Missed, stored: Values) -> str | None:
+    """Return the reason if the row has changed its class, which an object cannot do."""
+    mapper = row.attempt.mapper
+    if mapper.polymorphic_on is None:
+        return None
+    names = (n for n, column in facts(mapper).columns.items() if column is mapper.polymorphic_on)
+    now = mapper.polymorphic_map.get(stored.get(next(names, "")))
+    if now is None or now.isa(mapper):
+        return None
+    return (
+        f"{row.entry.describe()}: the row is now of the class {now.class_.__name__}, which the"
+        " object cannot become: session.expunge() it, and read the row again"
+    )
+
+
+def _half_known(row: Missed) -> str | None:
+    """Return the reason if our side of columns that belong together was not read completely."""
+    assert row.resolution is not None
+    if row.resolution.decision != "overwrite" or row.attempt.action != "update":
+        return None
+    unknown = sorted(row.entry.conflicting - row.entry.current.keys())
+    if not unknown:
+        return None
+    return (
+        f"{row.entry.describe()}: {', '.join(unknown)} was never loaded, and belongs together with"
+        " what we changed, so nobody knows our value of it: load it before the change"
+    )
+
+
+def _not_insertable(row: Missed, resolution: Resolution) -> str | None:
+    """Return the reason why a row that is gone cannot be inserted again, or ``None``."""
+    attempt = row.attempt
+    values = {**attempt.current, **resolution.values}
+    made_by_database = row.connection.dialect.supports_identity_columns
+    for name, column in facts(attempt.mapper).columns.items():
+        if made_by_database and column.identity is not None and column.identity.always:
+            return f"{row.entry.describe()}: {name} is always made by the database (Identity)"
+        if isinstance(values.get(name), Computed):
+            return f"{row.entry.describe()}: {name} was set to a SQL expression"
+        if name not in values and not column.server_default and column.default is None:
+            return f"{row.entry.describe()}: {name} was never loaded"
+    return None

@@ -1,0 +1,449 @@
+"""The flush of a watched session, from its beginning to its end.
+
+:func:`guarded_flush` is called in place of ``Session.flush``. A flush has four parts:
+
+1. *before* (:func:`before_flush`): rows that no flush may write are refused, the record of the
+   flush begins, and the session's connections hand over what they are given;
+2. *changed*: which rows have which new values;
+3. *write*: an UPDATE for each row, answered by :mod:`optilock.watched.guard.connection`;
+4. *after* (:func:`after_flush`): held rows are sent, and the rows that missed are settled.
+
+SQLAlchemy plans every flush: which classes go first, which relationships move keys from one row to
+another, which rows were inserted, moved and deleted. Where only columns of stored rows have
+changed, there is nothing to plan, and most of the cost of a flush is that plan. So the guard finds
+the changed values itself, and sends SQLAlchemy's own statement in SQLAlchemy's order. If nothing
+but the guard listens to flushes, SQLAlchemy's flush is not called at all
+(:func:`_carry_out`). Otherwise SQLAlchemy's flush runs, and only its ``execute`` is
+replaced (:func:`replace_execute`).
+
+SQLAlchemy does parts 2 and 3 of a flush that is not that simple: with a new or a deleted object, a
+changed relationship or key, a column that others refer to, an expression, or a class without an
+:class:`~optilock.watched.guard.own_flush.UpdatePlan`. So it does after an error in part 2, which it
+meets again, and ends the transaction.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+from weakref import ref
+
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.orm import Mapper, Session, UOWTransaction
+from sqlalchemy.orm.exc import ObjectDeletedError, StaleDataError
+
+from optilock.mapped import State, is_expression
+from optilock.mapping.original_values import copy_written
+from optilock.mapping.tables import features_in_use
+from optilock.undocumented.flushes import (
+    ACTIVE,
+    FLUSHING,
+    WARN_ON_EVENTS,
+    begin_transaction,
+    changed_objects,
+    connections_of_flush,
+    drop_late_changes,
+    end_transaction,
+    finish_unwritten,
+    is_orphan,
+    listeners_of_rows,
+    listeners_of_values,
+    mark_clean,
+    order_of_class,
+    order_of_rows,
+    orphan_rules,
+    other_work,
+    refuse_inactive,
+    register_written,
+    state_of_transaction,
+    states_marked_deleted,
+)
+from optilock.watched.guard.batch import send_all_deferred
+from optilock.watched.guard.compared_values import note_written
+from optilock.watched.guard.connection import intercept, listen, release, write_by_hand
+from optilock.watched.guard.ended_transactions import (
+    drop_sides,
+    keep_sides,
+    raise_conflict,
+    remember,
+)
+from optilock.watched.guard.no_bump import forget_announced, refuse_moving, withdraw
+from optilock.watched.guard.own_flush import (
+    PLAN,
+    UpdatePlan,
+    execute_planned,
+    fill_in_columns,
+    has_own_flush,
+    installed_release,
+    plan_of,
+    refuse_unseen,
+)
+from optilock.watched.guard.promises import check_before_commit, check_pending
+from optilock.watched.guard.records import Flush
+from optilock.watched.guard.refusals import (
+    judge_deletes,
+    refuse_forgotten_rows,
+    refuse_guarded_writes,
+    refuse_two_classes,
+    refuse_unread,
+)
+from optilock.watched.guard.repeats import attempt_here, judge
+from optilock.watched.guard.settlement import conclude, settle
+from optilock.watched.guard.sums import return_to_read_versions
+from optilock.watched.guard.writes_with_commit import may_go_with_commit, send_with_commit
+from optilock.watched.rows.seen import read_before_delete
+from optilock.watched.rows.touch import TOUCHES, touch_again
+from optilock.watched.rows.unknown_versions import UNREAD_STATES
+from optilock.watched.session.order import only_guard_listens
+from optilock.watched.session.record import SessionRecord, is_strict, record_of
+
+#: Values that are no expressions.
+_VALUES = frozenset({int, str, float, bool, bytes, type(None)})
+
+#: An object to write, and its new values by their parameters.
+_Row = tuple[State, dict[str, Any]]
+_Changed = list[tuple[Mapper[Any], UpdatePlan, list[_Row]]]
+
+
+def guarded_flush(original: Callable[..., None]) -> Callable[..., None]:
+    """Return the ``flush`` method of a watched session class."""
+    is_plain = original is Session.flush  # and not the application's own
+
+    @functools.wraps(original)
+    def flush(self: Session, objects: Any = None) -> None:
+        record = record_of(self)
+        if record.flushing:  # a watched class below, or a flush inside a flush
+            return original(self, objects)
+        if TOUCHES in self.__dict__:
+            touch_again(self)
+        record.flushing = True
+        try:
+            if objects or not is_plain or not _flush_changed_columns(self):
+                original(self, objects)
+        except (DBAPIError, ObjectDeletedError) as error:
+            raise_conflict(record.flush, error)
+            raise
+        finally:
+            record.flushing = False
+            running, record.flush = record.flush, None
+            _release(record, running)
+        if running is not None and (running.misses or running.gone_links):
+            conclude(running)
+        if record.ending_now and record.promises:  # made since the unit has checked for them
+            check_before_commit(self)
+
+    return flush
+
+
+def _release(record: SessionRecord, running: Flush | None) -> None:
+    if record.announced:
+        forget_announced(record)
+    if running is not None:
+        release(running)
+
+
+# -- a flush of changed columns, alone or inside of SQLAlchemy's -----------------------------------
+
+
+def _flush_changed_columns(session: Session) -> bool:
+    """Flush the session; return ``False`` if SQLAlchemy must do it, and nothing was done."""
+    if not (installed_release.own_flush and has_own_flush(session)) or any(other_work(session)):
+        return False
+    states = changed_objects(session)
+    if not states:
+        return True
+    if not only_guard_listens(session):
+        return False
+    by_mapper: dict[Mapper[Any], list[State]] = {}
+    for state in states:
+        by_mapper.setdefault(state.manager.mapper, []).append(state)
+    try:
+        changed = None if _has_orphans(by_mapper) else _changed(by_mapper)
+    except BaseException:  # Ctrl-C, or a task that is cancelled: not to be met again
+        give_up(session)
+        raise
+    if changed is None:
+        return False
+    _carry_out(session, by_mapper, changed)
+    return True
+
+
+def _has_orphans(by_mapper: Mapping[Mapper[Any], list[State]]) -> bool:
+    for mapper, states in by_mapper.items():
+        if orphan_rules(mapper) and is_orphan(mapper, states):
+            return True
+    return False
+
+
+def give_up(session: Session) -> None:
+    """End the transaction, or the savepoint, with the error that is being raised."""
+    end_transaction(begin_transaction(session))
+
+
+def _carry_out(
+    session: Session, by_mapper: Mapping[Mapper[Any], list[State]], changed: _Changed
+) -> None:
+    """Write the rows, with all that SQLAlchemy's flush does around that.
+
+    An error ends the transaction, or the savepoint, as it does in SQLAlchemy's flush.
+    """
+    setattr(session, FLUSHING, True)
+    try:
+        uow = UOWTransaction(session)
+        before_flush(session, uow, None)
+        for mapper, states in by_mapper.items():
+            uow.mappers[mapper].update(states)
+            uow.states.update(dict.fromkeys(states, (False, False)))
+        uow.transaction = transaction = begin_transaction(session)
+        if state_of_transaction(transaction) is not ACTIVE:
+            refuse_inactive(transaction)
+        try:
+            setattr(session, WARN_ON_EVENTS, True)
+            try:
+                for mapper, plan, rows in changed:
+                    _write(uow, mapper, plan, rows)
+            finally:
+                setattr(session, WARN_ON_EVENTS, False)
+            _finish(session, uow, after_flush(session, uow))
+        except BaseException:
+            end_transaction(transaction)
+            raise
+    finally:
+        setattr(session, FLUSHING, False)
+
+
+def _finish(session: Session, uow: UOWTransaction, unwritten: Collection[State]) -> None:
+    """Mark the objects as clean, and record the written ones in the transaction."""
+    written: Collection[State] = uow.states
+    if unwritten:
+        written = finish_unwritten(session, uow, unwritten)
+    values = []
+    for state in written:
+        values.append((state, state.dict))
+    mark_clean(values, session.identity_map)
+    register_written(session)(written)
+    if changed_objects(session):
+        drop_late_changes(session)
+
+
+def replace_execute(uow: UOWTransaction) -> None:
+    """Let SQLAlchemy's flush write changed columns without a plan, if it turns out to need none."""
+    setattr(uow, "execute", functools.partial(_execute, ref(uow)))  # noqa: B010
+
+
+def _execute(running: ref[UOWTransaction]) -> None:
+    uow = running()
+    assert uow is not None
+    deletes = any(other != (False, False) for other in uow.states.values())
+    own = not deletes and installed_release.own_flush and has_own_flush(uow.session)
+    changed = _changed(uow.mappers) if own else None
+    if changed is None:
+        execute_planned(uow)
+    else:
+        for mapper, plan, rows in changed:
+            _write(uow, mapper, plan, rows)
+
+
+# -- 1: before -------------------------------------------------------------------------------------
+
+
+def begin_ahead_of_listeners(session: Session, uow: Any) -> None:
+    """Begin the flush before listeners that are called after ours: they may send statements.
+
+    In AUTOCOMMIT mode these would be stored at once.
+    """
+    record = record_of(session)
+    if record.flushing and record.autocommitting:
+        refuse_guarded_writes(session, record.autocommitting)
+    _begin(session, uow)
+
+
+def before_flush(session: Session, uow: Any, objects: Any) -> None:
+    """Check all that the flush will write, then start its record.
+
+    Runs after every other step before a flush.
+    """
+    record = record_of(session)
+    if record.flushing and (record.flush is None or record.flush.uow is uow):
+        _refuse(session, record, objects)
+        _begin(session, uow)
+        running: Flush = record.flush
+        if record.ending_now:
+            running.last = may_go_with_commit(running)
+        if states_marked_deleted(session) or record.promises:
+            try:
+                read_before_delete(session)
+                check_pending(running, objects)
+                judge_deletes(running, objects)
+            except DBAPIError as error:
+                # Raised here, it would leave a session that takes its transaction for alive.
+                running.broken = error
+        replace_execute(uow)
+
+
+def _refuse(session: Session, record: SessionRecord, objects: Any) -> None:
+    """Refuse rows that no flush may write; nothing was sent."""
+    if record.no_bump_blocks:
+        refuse_moving(session)
+    if record.autocommitting:
+        refuse_guarded_writes(session, record.autocommitting)
+    if features_in_use.shared:
+        refuse_two_classes(session, record)
+    if UNREAD_STATES in session.__dict__:
+        refuse_unread(session, objects)
+    if is_strict(session):
+        refuse_forgotten_rows(session, objects)
+
+
+def _begin(session: Session, uow: Any) -> None:
+    """Start the record of a flush: from here on, it gets what the session sends."""
+    record = record_of(session)
+    if record.flushing and record.flush is None:
+        record.flush = running = Flush(session, record, listen, write_by_hand)
+        for connection in record.connections:
+            intercept(running, connection)
+        running.uow = uow
+
+
+# -- 2: changed ------------------------------------------------------------------------------------
+
+
+def _changed(by_mapper: Mapping[Mapper[Any], Collection[State]]) -> _Changed | None:
+    """Return the rows of each class, in SQLAlchemy's order; ``None`` if a plan is needed."""
+    found = []
+    try:
+        for mapper, states in by_mapper.items():
+            plan = _plan_for(mapper)
+            if plan is None:
+                return None
+            if len(states) > 1:
+                states = sorted(states, key=order_of_rows(mapper))
+            rows: list[_Row] = []
+            for state in states:
+                values = _changed_values(plan, state)
+                if values is None:
+                    return None
+                if values:
+                    rows.append((state, values))
+            found.append((mapper, plan, rows))
+    except Exception:  # SQLAlchemy meets and raises it as well
+        return None
+    if len(found) > 1:
+        if any(mapper.relationships for mapper, _, _ in found):
+            return None  # they may say which class goes first
+        found.sort(key=lambda one: order_of_class(one[0]))
+    return found
+
+
+def _plan_for(mapper: Mapper[Any]) -> UpdatePlan | None:
+    plan = mapper.__dict__[PLAN] if PLAN in mapper.__dict__ else plan_of(mapper)
+    if plan is None or any(listeners_of_rows(mapper)):
+        return None
+    if len(plan.followers) != plan.known_followers:  # rows of others follow it by now
+        del mapper.__dict__[PLAN]
+        return None
+    return plan
+
+
+def _changed_values(plan: UpdatePlan, state: State) -> dict[str, Any] | None:
+    """Return the new values and the key; ``None`` if another change was made, or is unknown."""
+    values, columns = state.dict, plan.columns
+    if state.key is None or values.get(plan.version[0]) is None:
+        return None
+    changes = {}
+    for name, before in state.committed_state.items():
+        if name not in columns:
+            return None
+        value = values[name]
+        if type(value) not in _VALUES and is_expression(value):
+            return None
+        parameter, is_same = columns[name]
+        if is_same(value, before) is not True:
+            changes[parameter] = value
+    if not changes:  # SQLAlchemy reads a key that is not there
+        return changes if all(name in values for name, _ in plan.keys) else None
+    for name, parameter in plan.keys:
+        if name not in values:
+            return None
+        changes[parameter] = values[name]
+    return changes
+
+
+# -- 3: write --------------------------------------------------------------------------------------
+
+
+def _write(uow: UOWTransaction, mapper: Mapper[Any], plan: UpdatePlan, rows: list[_Row]) -> None:
+    """Send the UPDATE of each row, and give its object what was written with it."""
+    statement, options, (token, expected, new) = plan.statement, plan.options, plan.version
+    make_next: Any = mapper.version_id_generator
+    send, hear = connections_of_flush(uow)(mapper).execute, listeners_of_values(mapper)
+    for state, params in rows:
+        values = state.dict
+        params[expected] = before = values[token]
+        params[new] = make_next(before)
+        result: Any = send(statement, params, execution_options=options)
+        if not result.rowcount:  # the guard has not answered for the row
+            raise StaleDataError(
+                f"UPDATE statement on table '{statement.table.description}' expected to"
+                " update 1 row(s); 0 were matched."
+            )
+        context = result.context
+        compiled, (sent, *_) = context.compiled, context.compiled_parameters
+        if new in sent:  # not where the version stays
+            values[token] = sent[new]
+        if hear or compiled.prefetch or compiled.postfetch:
+            fill_in_columns(
+                plan, state, compiled, sent, hear and functools.partial(hear, state, uow)
+            )
+    if plan.is_first and rows:
+        refuse_unseen(mapper)
+
+
+# -- 4: after --------------------------------------------------------------------------------------
+
+
+def after_flush(session: Session, uow: Any) -> Collection[State]:
+    """Settle what the flush has met; return the objects whose rows were not just written."""
+    running: Flush | None = record_of(session).flush
+    if running is None:
+        return ()
+    if running.uow is uow and not running.settled:
+        running.settled = True
+        try:
+            _send_and_settle(running)
+        except DBAPIError:
+            remember(running)
+            raise
+    return {*running.missed_states, *running.skipped}
+
+
+def _send_and_settle(running: Flush) -> None:
+    record = running.record
+    if running.broken is not None:
+        raise running.broken
+    if (attempt := attempt_here.get()) is not None and attempt.repeats is not None:
+        judge(running, attempt.repeats)
+    if record.sides is not None:
+        keep_sides(running)
+    if running.waiting and not (running.last and send_with_commit(running)):
+        send_all_deferred(running)
+    if running.skipped or running.misses:
+        settle(running)
+        if record.sides:
+            drop_sides(running)
+    _conclude(running)
+
+
+def _conclude(running: Flush) -> None:
+    """Note the versions and values that are stored now, and let guard triggers move versions."""
+    if running.overtaken:
+        return_to_read_versions(running)
+    if running.record.announced:
+        withdraw(running.session)
+    if features_in_use.kept:
+        assert running.uow is not None
+        refused = [kept.state for kept in running.kept] if running.kept else ()
+        copy_written(running.uow.mappers, except_for=refused)
+    if features_in_use.compared:
+        note_written(running)

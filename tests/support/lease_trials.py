@@ -1,0 +1,284 @@
+"""Leases between real processes: holders that are stopped, and many who want the same one.
+
+::
+
+    python -m tests.support.lease_trials stopped --trials 200 postgresql mariadb sqlite-wal
+    python -m tests.support.lease_trials race --seconds 10 postgresql
+
+*stopped*: a process acquires a lease and writes its row in one unit after the other. It is stopped
+(SIGSTOP) at a moment of chance and continued when its lease has ended; in half of the trials
+somebody else has become the holder meanwhile. Each unit asks the database for the time just before
+its guarded statement: none that began after the end of the lease may be stored.
+
+*race*: eight processes acquire the same lease, write the row, look whether it still is as they have
+written it, and release the lease, or let it end. Numbers of holders must grow.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Engine, create_engine, func, insert, select
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sessionmaker
+
+from optilock import Versioned, is_transient, leases, watch
+from optilock.dialects import database_of
+from optilock.leases import Leasable, LeaseHeld, LeaseLost, LeasePolicy
+from optilock.leases.names import place_of_row
+from optilock.tokens.sql_functions import ServerTime
+from optilock.watched.session.connections import separate_connection
+from tests.engines import Targets
+from tests.engines.target import Target
+
+ROOT = Path(__file__).parents[2]
+LENGTH = 0.3
+
+
+class Base(DeclarativeBase):
+    pass
+
+
+class Door(Leasable, Versioned, Base):
+    __tablename__ = "trial_doors"
+    __lease_policy__ = LeasePolicy(shortest=0.05, longest=60)
+    id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    holder: Mapped[int] = mapped_column(default=0)
+
+
+class Holder(Base):
+    """Everybody who became the holder."""
+
+    __tablename__ = "trial_holders"
+    fence: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+
+
+ROW = (Door, 1)
+
+
+def prepare(target: Target) -> Engine:
+    engine = target.engine()
+    Base.metadata.drop_all(engine)
+    Base.metadata.create_all(engine)
+    with Session(engine) as session, session.begin():
+        session.add(Door(id=1))
+    return engine
+
+
+def start(target: Target, what: str, *more: str) -> subprocess.Popen[str]:
+    given = json.dumps({"url": target.url, "on_connect": target.on_connect})
+    return subprocess.Popen(
+        [sys.executable, "-m", "tests.support.lease_trials", what, given, *more],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+def engine_of(given: str) -> Engine:
+    told = json.loads(given)
+    engine = create_engine(told["url"])
+    Target("", "", "", on_connect=tuple(told["on_connect"])).prepare(engine)
+    return engine
+
+
+# -- a holder that is stopped ----------------------------------------------------------------------
+
+
+def holder(engine: Engine) -> None:
+    """For each line: acquire, say so, write until the lease is lost, and tell of it."""
+    sessions = watch(sessionmaker(engine))
+    for _ in sys.stdin:
+        with Session(engine) as session, session.begin():
+            lease = leases.acquire(session, ROW, LENGTH)
+        print("ready", flush=True)
+        told = {"fence": lease.fence, "late": 0, "written": 0, "lost": False}
+        for number in range(1_000):
+            began = write(sessions, lease, number)
+            if began is None:
+                told["lost"] = True
+                break
+            told["written"] += 1
+            told["late"] += began >= lease.until
+        print(json.dumps(told), flush=True)
+
+
+def write(sessions: Any, lease: leases.Lease, number: int) -> Any:
+    """When the statement began, once it is stored; ``None``: it was refused."""
+    with sessions() as session:
+        leases.use(session, lease)
+        try:
+            door = session.get_one(Door, 1)
+            began = session.scalar(select(ServerTime()))
+            door.holder = 1_000 * (lease.fence or 0) + number
+            session.commit()
+        except LeaseLost:
+            return None
+        return began
+
+
+def stopped(target: Target, trials: int, seed: int = 1) -> dict[str, int]:
+    """How often something happened in so many trials."""
+    chance, found = random.Random(seed), dict.fromkeys(COUNTED, 0)
+    engine, process = prepare(target), start(target, "holder")
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        for number in range(trials):
+            print("go", file=process.stdin, flush=True)
+            assert process.stdout.readline() == "ready\n"
+            time.sleep(chance.uniform(0, LENGTH * 0.8))
+            process.send_signal(signal.SIGSTOP)
+            time.sleep(LENGTH * 1.2)
+            other = take(engine) if number % 2 else None
+            process.send_signal(signal.SIGCONT)
+            told = json.loads(process.stdout.readline())
+            found["trials"] += 1
+            found["written in time"] += told["written"]
+            found["begun late and written"] += told["late"]
+            found["told that it is lost"] += told["lost"]
+            found["another holder"] += other is not None
+            with Session(engine) as session, session.begin():
+                stored = session.get_one(Door, 1).holder
+                found["written over another holder"] += other is not None and stored != -1
+                if other is not None:
+                    leases.release(session, other)
+    finally:
+        process.kill()
+        process.wait()
+        process.stdin.close()
+        process.stdout.close()
+        engine.dispose()
+    return found
+
+
+COUNTED = (
+    "trials",
+    "written in time",
+    "begun late and written",
+    "told that it is lost",
+    "another holder",
+    "written over another holder",
+)
+WRONG = ("begun late and written", "written over another holder")
+
+
+def take(engine: Engine) -> leases.Lease | None:
+    """Become the holder and write, unless the stopped one has the row locked."""
+    place = place_of_row(ROW, "take")
+    with separate_connection(engine) as connection, connection.begin():
+        database = database_of(connection.dialect)
+        if not database.lock_at_once(connection, place.lock(), place.columns.table):
+            return None
+        with watch(sessionmaker(connection))() as session:
+            lease = leases.acquire(session, ROW, 30)
+            leases.use(session, lease)
+            session.get_one(Door, 1).holder = -1
+            session.commit()  # the COMMIT is the connection's
+        return lease
+
+
+# -- many who want it ------------------------------------------------------------------------------
+
+
+def client(engine: Engine, seconds: float, seed: int) -> None:
+    """Acquire, write, look, release, until the time is over."""
+    sessions, chance = watch(sessionmaker(engine)), random.Random(seed)
+    told = {"held": 0, "disturbed": 0, "older": 0, "lost": 0}
+    last, until = 0, time.monotonic() + seconds
+    while time.monotonic() < until:
+        try:
+            last = hold(sessions, chance, told, last)
+        except LeaseHeld:
+            time.sleep(chance.uniform(0, 0.02))
+        except LeaseLost:
+            told["lost"] += 1
+        except Exception as error:
+            if not is_transient(error):
+                raise
+    print(json.dumps(told), flush=True)
+
+
+def hold(sessions: Any, chance: random.Random, told: dict[str, int], last: int) -> int:
+    with sessions.begin() as session:
+        lease = leases.acquire(session, ROW, chance.choice((0.05, 0.1, 0.5)))
+        session.execute(insert(Holder.__table__).values(fence=lease.fence))  # once each
+    told["held"] += 1
+    told["older"] += (lease.fence or 0) <= last
+    mine = lease.fence or 0
+    with sessions.begin() as session:
+        leases.use(session, lease)
+        session.get_one(Door, 1).holder = mine
+    time.sleep(chance.uniform(0, 0.1))
+    with sessions() as session:
+        leases.use(session, lease)
+        door = session.get_one(Door, 1)
+        seen, door.holder = door.holder, -mine
+        session.commit()  # it is stored: so the lease was in force all the time
+        told["disturbed"] += seen != mine
+    if chance.random() < 0.7:
+        with sessions.begin() as session:
+            leases.release(session, lease)
+    return mine
+
+
+def race(target: Target, seconds: float, clients: int = 8) -> dict[str, int]:
+    """What eight processes have seen, added up."""
+    engine = prepare(target)
+    processes = [start(target, "client", str(seconds), str(n)) for n in range(clients)]
+    told = [json.loads(one.communicate(timeout=seconds + 60)[0]) for one in processes]
+    found = {name: sum(one[name] for one in told) for name in told[0]}
+    with Session(engine) as session:
+        found["holders"] = session.scalar(select(func.count()).select_from(Holder)) or 0
+        found["last number"] = leases.look(session, ROW).fence
+    engine.dispose()
+    return found
+
+
+# -- the command -----------------------------------------------------------------------------------
+
+
+def main() -> int:
+    """0 when no promise was broken, 1 otherwise."""
+    what = sys.argv[1]
+    if what == "holder":
+        holder(engine_of(sys.argv[2]))
+        return 0
+    if what == "client":
+        client(engine_of(sys.argv[2]), float(sys.argv[3]), int(sys.argv[4]))
+        return 0
+    parser = argparse.ArgumentParser(prog="python -m tests.support.lease_trials")
+    parser.add_argument("what", choices=("stopped", "race"))
+    parser.add_argument("engines", nargs="+")
+    parser.add_argument("--trials", type=int, default=200)
+    parser.add_argument("--seconds", type=float, default=10)
+    asked, wrong = parser.parse_args(), 0
+    with ExitStack() as stack, tempfile.TemporaryDirectory(prefix="optilock-leases-") as folder:
+        targets = Targets(stack)
+        for name in asked.engines:
+            target = targets.get(name, Path(folder))
+            if what == "stopped":
+                found = stopped(target, asked.trials)
+                wrong += sum(found[one] for one in WRONG)
+            else:
+                found = race(target, asked.seconds)
+                wrong += found["disturbed"] + found["older"]
+                wrong += found["holders"] != found["held"]
+            print(f"{name}: {found}", flush=True)
+    return int(bool(wrong))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
