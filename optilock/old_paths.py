@@ -45,6 +45,9 @@ NAMES: Final = {name: home for home, names in _HOMES.items() for name in names.s
 #: Modules that have moved, and the modules in which to look for their names, in this order.
 MODULES: Final[dict[str, tuple[str, ...]]] = {
     "optilock.conflicts": ("optilock.resolvers",),
+    "optilock.conflicts.merge": ("optilock.resolvers.merge",),
+    "optilock.conflicts.resolution": ("optilock.resolvers.resolution",),
+    "optilock.conflicts.resolvers": ("optilock.resolvers.rules",),
     "optilock.http": ("optilock.preconditions",),
     "optilock.http.errors": ("optilock.errors",),
     "optilock.http.etags": ("optilock.preconditions.entity_tags",),

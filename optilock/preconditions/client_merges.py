@@ -116,14 +116,7 @@ def merge_changes(
                 " merged."
             )
     resolver = check_resolver_for(on_conflict, model, facts(mapper).columns.keys())
-    identity = identity_given(_CALL, mapper, pk)
-    try:
-        version, base = read_seen(_CALL, mapper, identity, seen, etags)
-    except BadPrecondition as error:
-        if error.status != 400:
-            raise
-        identity = _as_stored(session, mapper, identity)
-        version, base = read_seen(_CALL, mapper, identity, seen, etags)
+    identity, version, base = _read_signed(session, mapper, pk, seen, etags)
     want = VersionDemand(_CALL, version=version, said=True)
     obj = row_to_edit(session, mapper, identity, want)
     state = None if obj is None else inspect(obj)
@@ -138,6 +131,20 @@ def merge_changes(
     note_merged(session, place_of(state))
     set_values(session, obj, values)
     return obj  # type: ignore[no-any-return]
+
+
+def _read_signed(
+    session: Session, mapper: Mapper[Any], pk: Any, seen: str | None, etags: ETags
+) -> tuple[Identity, Any, Values]:
+    """Return the key that the signature names, the version and the values that the client saw."""
+    identity = identity_given(_CALL, mapper, pk)
+    try:
+        return identity, *read_seen(_CALL, mapper, identity, seen, etags)
+    except BadPrecondition as error:
+        if error.status != 400:
+            raise
+    identity = _as_stored(session, mapper, identity)
+    return identity, *read_seen(_CALL, mapper, identity, seen, etags)
 
 
 def _as_stored(session: Session, mapper: Mapper[Any], identity: Identity) -> Identity:
