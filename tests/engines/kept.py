@@ -1,8 +1,9 @@
 """Connections to PostgreSQL that outlive a test: a new one costs its server more than a test does.
 
 The driver gives the next test one that an earlier test has closed, as ``DISCARD ALL`` leaves it:
-without settings, temporary tables, prepared statements and locks. What is broken or within a
-transaction when it is closed is closed indeed. Each test has an engine and a pool of its own.
+without settings, temporary tables, prepared statements, locks and unread notifications. What is
+broken or within a transaction when it is closed is closed indeed. Each test has an engine and a
+pool of its own.
 """
 
 from __future__ import annotations
@@ -76,6 +77,8 @@ class _Connection(psycopg.Connection[Any]):
             self.isolation_level = self.read_only = self.deferrable = None
             for handler in [*self._notify_handlers]:
                 self.remove_notify_handler(handler)
+            for _ in self.notifies(timeout=0):
+                pass  # the test before has not read it
         except psycopg.Error:
             self.end()
             return False

@@ -42,7 +42,7 @@ class Target:
 
     def asynchronous(self, name: str, driver: str) -> Target:
         """The same database, reached by the async ``driver`` (``"postgresql+asyncpg"``)."""
-        url = make_url(self.url).set(drivername=driver)
+        url = make_url(self.url).set(drivername=driver).difference_update_query(["ssl_disabled"])
         return replace(self, name=name, async_url=url.render_as_string(hide_password=False))
 
     def engine(self, **options: Any) -> Engine:
@@ -56,6 +56,7 @@ class Target:
     def share(self, engine: Engine) -> None:
         """What was compiled for the dialect of an earlier engine serves this one, too."""
         if self.like is not None:
+            engine.dialect.initialize = lambda connection: None  # it is replaced before it connects
             engine.dialect, engine._compiled_cache = self.like.dialect, self.like._compiled_cache
         KEPT[engine] = self.tables
 

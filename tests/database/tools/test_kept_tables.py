@@ -9,6 +9,7 @@ import pytest
 from sqlalchemy import Column, Engine, Integer, MetaData, String, Table, insert, inspect, text
 
 from tests.engines import Targets, postgresql
+from tests.engines.kept import Kept
 from tests.engines.kept_tables import KeptTables
 
 pytestmark = [pytest.mark.engines("postgresql")]
@@ -102,3 +103,18 @@ def test_another_table_of_the_same_name_is_created_in_its_place(
     begin()
     kept.create(engine, [Table("kt_rows", MetaData(), Column("other", Integer, primary_key=True))])
     assert [column["name"] for column in inspect(engine).get_columns("kt_rows")] == ["other"]
+
+
+def test_the_next_test_reads_no_notification_of_the_last(engine: Engine) -> None:
+    kept, (_, named) = Kept(), engine.dialect.create_connect_args(engine.url)
+    listener = kept.connect(**named, autocommit=True)
+    listener.execute("LISTEN kt_news")
+    with engine.begin() as sender:
+        sender.execute(text("NOTIFY kt_news"))
+    listener.execute("SELECT 1")  # the notification comes with the answer
+    listener.close()
+    assert kept.connect(**named, autocommit=True) is listener
+    left = [*listener.notifies(timeout=0)]
+    listener.close()
+    kept.close()
+    assert left == []
