@@ -4,7 +4,7 @@ During a unit with ``short=True`` (:mod:`optilock.unit.round_trips`) the driver 
 mode. A :class:`~optilock.dialects.base.Switch` lets plain SELECTs pass, and one announced
 statement. Before anything else it leaves the mode: a transaction begins, and the following
 statements belong to it. :class:`OneStatement` announces the unit's only write, or refuses, so that
-the guard (:mod:`optilock.watched.guard.writes_with_commit`) sends the rows in a transaction.
+the guard (:mod:`optilock.watched.guard.batch`) sends the rows in a transaction.
 
 The switch of this file listens to SQLAlchemy's connection. psycopg's cursors send BEGIN together
 with a statement. There the switch is a :class:`~optilock.dialects.postgresql.line.Line`, which also

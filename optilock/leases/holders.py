@@ -11,7 +11,7 @@ checked by each write of the session, or of the classes in ``on``: its row is re
 it gets no other holder before the transaction has ended. If the name guards all rows of a class
 (:mod:`optilock.leases.condition`), each write of that class checks it.
 
-For work of minutes, a thread renews the lease (:mod:`optilock.renewal`)::
+For work of minutes, a thread renews the lease (:mod:`optilock.leases.renewal`)::
 
     with lease(sessions, (Page, 7), 30) as held:
         ...                                  # minutes of work
@@ -42,15 +42,15 @@ from optilock.leases.condition import LEASE, NoHolder, refusal
 from optilock.leases.errors import LeaseLost
 from optilock.leases.names import Name, Place, is_same_name, name_of, place_of
 from optilock.leases.operations import acquire, find_loss, release_on, renew_on
-from optilock.leases.values import ENDLESS, Lease, milliseconds, read_id
-from optilock.mapped import facts
-from optilock.renewal import (
+from optilock.leases.renewal import (
     OnLost,
     RenewedPart,
     do_at_once,
     held_in_thread,
     require_own_connections,
 )
+from optilock.leases.values import ENDLESS, Lease, milliseconds, read_id
+from optilock.mapped import facts
 from optilock.unit.parts import Part
 from optilock.watched.session.connections import given_session
 from optilock.watched.session.record import demand, is_watched, own_demands

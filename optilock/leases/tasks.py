@@ -18,7 +18,7 @@ from sqlalchemy import Engine
 from sqlalchemy.util import await_only, greenlet_spawn
 
 from optilock.errors import ConfigurationError
-from optilock.renewal import PATIENCE, Renewal, RenewedPart
+from optilock.leases.renewal import PATIENCE, Renewal, RenewedPart
 from optilock.unit.sessions import is_async, make_async_session
 
 P = ParamSpec("P")

@@ -333,7 +333,7 @@ def names_in(cls: type[Any], option: str, what: str, example: str) -> Collection
 #     __version_commutes__ = ("likes",)
 #
 # ``page.likes += 1`` alone is written as ``SET likes = likes + 1``, whatever the version is, so it
-# never conflicts (:mod:`optilock.watched.writes.commuting`). This is right only for columns whose
+# never conflicts (:mod:`optilock.watched.guard.sums`). This is right only for columns whose
 # writers mean the difference, so the class names each of them. Allowed are numbers that add up
 # exactly in any order: integers and ``Numeric``. Sums of floats depend on the order, and "plus" may
 # mean anything for a type of the application.

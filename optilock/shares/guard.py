@@ -14,7 +14,7 @@ column::
         __tablename__ = "pages"
         id: Mapped[int] = mapped_column(primary_key=True)
 
-For work of minutes, a thread sends the heartbeats of a handle (:mod:`optilock.renewal`)::
+For work of minutes, a thread sends the heartbeats of a handle (:mod:`optilock.leases.renewal`)::
 
     with opened(sessions, (Page, 7), "RW", share="R", seconds=30) as held:
         ...                                  # minutes of work
@@ -59,14 +59,14 @@ from optilock.dialects.rows import execute_unguarded
 from optilock.errors import ConfigurationError, Entry
 from optilock.leases.condition import ExplainedByMiss, MissCondition, label_of
 from optilock.leases.holders import next_ordinal, require_watched
-from optilock.mapped import facts
-from optilock.renewal import (
+from optilock.leases.renewal import (
     OnLost,
     RenewedPart,
     do_at_once,
     held_in_thread,
     require_own_connections,
 )
+from optilock.mapped import facts
 from optilock.shares.errors import AccessDenied, DeletePending, HandleLost, SharingViolation
 from optilock.shares.names import connection_of, handle_clause, name_in_sql, shares_of
 from optilock.shares.operations import close_on, heartbeat_on, open

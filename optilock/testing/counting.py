@@ -1,4 +1,4 @@
-"""The statements that a piece of work sends, counted and recorded.
+"""What a piece of work sends, counted: its statements, and its round trips.
 
 ::
 
@@ -19,26 +19,46 @@ in every thread, also those that were open before the block.
 
 BEGIN, COMMIT and ROLLBACK are calls of the driver, not statements, and are not counted; savepoints
 are statements, and are. SQLAlchemy's own questions on a first connection are not counted, nor are
-statements that your code sends over a cursor of the driver. Round trips are not counted either: one
-``executemany`` is one round trip with some drivers, and one a row with others.
-:func:`optilock.testing.wire` counts them on the wire.
+statements that your code sends over a cursor of the driver.
+
+Round trips are counted on the wire between the driver and its server::
+
+    from optilock.testing import wire
+
+    with wire("postgresql+psycopg://me@127.0.0.1/app") as line:
+        engine = create_engine(line.url)
+        ...
+        with line.counting() as trips:
+            session.flush()
+        assert trips.count == 1
+
+Between the two is a small proxy on the loopback interface. It passes everything on unchanged, and
+counts each request for whose answer the client waits: a query or a Sync of PostgreSQL, a command of
+MariaDB or MySQL. A driver that pipelines sends many statements and waits once. One that sends the
+rows of an ``executemany`` singly waits once for each. Both can be seen only below the driver.
+BEGIN, COMMIT and savepoints count, logging in does not.
+
+The line must be readable: encryption is switched off if the driver's URL has an option for it
+(psycopg).
+``ConfigurationError`` is raised for a URL without a host, and for other databases.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+from typing import Protocol as TypingProtocol
 
-from sqlalchemy import Engine, event
+from sqlalchemy import URL, Engine, event, make_url
 
 from optilock.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
-
-__all__ = ["Sent", "Statement", "count_statements"]
 
 
 @dataclass(frozen=True)
@@ -100,3 +120,213 @@ def _sync(engine: Any) -> Engine:
             " that the sessions are bound to."
         )
     return found
+
+
+# -- round trips -----------------------------------------------------------------------------------
+
+
+_CHUNK = 1 << 16
+
+
+@dataclass
+class Trips:
+    """Round trips so far; it can be read inside the block and after it."""
+
+    count: int = 0
+
+
+class Wire:
+    """A counted line to a server."""
+
+    def __init__(self, url: str) -> None:
+        #: SQLAlchemy URL of the database, by way of the line.
+        self.url = url
+        self._listeners: list[Trips] = []
+
+    @contextmanager
+    def counting(self) -> Iterator[Trips]:
+        """Count the round trips of all connections of the line until the block is left."""
+        trips = Trips()
+        self._listeners.append(trips)
+        try:
+            yield trips
+        finally:
+            self._listeners.remove(trips)
+
+    def add(self, requests: int) -> None:
+        """Count requests; the line calls this before it passes them on."""
+        for trips in self._listeners:
+            trips.count += requests
+
+
+@contextmanager
+def wire(url: str | URL) -> Iterator[Wire]:
+    """Make a counted line to the server of ``url``; it is cut when the block is left."""
+    asked = make_url(url)
+    protocol, server = _protocol(asked), (asked.host or "", asked.port or _port(asked))
+    if not asked.host:
+        raise ConfigurationError(
+            f"wire() got a URL of {asked.get_backend_name()} without a host: name one, because only"
+            " what goes over TCP can be counted."
+        )
+    with socket.create_server(("127.0.0.1", 0)) as listener, ExitStack() as ends:
+        line = Wire(_by_way_of(asked, listener.getsockname()[1]))
+        accepting = threading.Thread(
+            target=_accept, args=(listener, server, line, protocol, ends), daemon=True
+        )
+        accepting.start()
+        try:
+            yield line
+        finally:
+            with suppress(OSError):  # close() alone leaves accept() waiting on Linux
+                listener.shutdown(socket.SHUT_RDWR)
+            accepting.join(timeout=5)
+
+
+def _protocol(url: URL) -> Callable[[], Protocol]:
+    found = PROTOCOLS.get(url.get_backend_name())
+    if found is None:
+        known = ", ".join(PROTOCOLS)
+        raise ConfigurationError(
+            f"wire() cannot read the protocol of {url.get_backend_name()!r}: it knows {known}."
+        )
+    return found
+
+
+def _port(url: URL) -> int:
+    return 5432 if url.get_backend_name() == "postgresql" else 3306
+
+
+def _by_way_of(url: URL, port: int) -> str:
+    near = url.set(host="127.0.0.1", port=port)
+    if near.get_driver_name() in ("psycopg", "psycopg2"):
+        near = near.update_query_dict({"sslmode": "disable", "gssencmode": "disable"})
+    return near.render_as_string(hide_password=False)
+
+
+def _accept(
+    listener: socket.socket,
+    server: tuple[str, int],
+    line: Wire,
+    protocol: Callable[[], Protocol],
+    ends: ExitStack,
+) -> None:
+    with suppress(OSError):  # the listener is closed: the line is cut
+        while True:
+            client, _ = listener.accept()
+            ends.callback(_cut, client)
+            far = socket.create_connection(server)
+            ends.callback(_cut, far)
+            for end in (client, far):
+                end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            _pass_on(client, far, _counted_by(line, protocol()))
+            _pass_on(far, client, _not_read)
+
+
+def _counted_by(line: Wire, reader: Protocol) -> Callable[[bytes], None]:
+    return lambda data: line.add(reader.requests(data))
+
+
+def _not_read(data: bytes) -> None:
+    """Pass on the server's answers."""
+
+
+def _pass_on(source: socket.socket, target: socket.socket, see: Callable[[bytes], None]) -> None:
+    def run() -> None:
+        with suppress(OSError):  # either side has hung up
+            while data := source.recv(_CHUNK):
+                see(data)
+                target.sendall(data)
+        _cut(source)
+        _cut(target)
+
+    threading.Thread(target=run, daemon=True).start()
+
+
+def _cut(end: socket.socket) -> None:
+    with suppress(OSError):
+        end.shutdown(socket.SHUT_RDWR)
+    end.close()
+
+
+class Protocol(TypingProtocol):
+    """One connection's client side."""
+
+    def requests(self, data: bytes) -> int:
+        """Return the number of requests that are complete with these bytes."""
+
+
+class PostgreSQL:
+    """Protocol 3 (https://www.postgresql.org/docs/current/protocol-message-formats.html).
+
+    A client waits after Query and FunctionCall, and after the Sync that ends a group of Parse, Bind
+    and Execute messages.
+    """
+
+    _AWAITED = frozenset(b"QFS")
+    #: The major number of the protocol in a StartupMessage; SSLRequest and others have 1234 there.
+    _MAJOR = 3
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+        self._started = False
+
+    def requests(self, data: bytes) -> int:
+        self._buffer += data
+        count = 0
+        while (kind := self._next()) is not None:
+            count += kind in self._AWAITED
+        return count
+
+    def _next(self) -> int | None:
+        """Return the type of the next message, 0 if it has none, ``None`` if it is incomplete."""
+        head = 1 if self._started else 0
+        if len(self._buffer) < head + 4:
+            return None
+        size = head + int.from_bytes(self._buffer[head : head + 4])
+        if len(self._buffer) < size:
+            return None
+        kind = self._buffer[0] if self._started else 0
+        if not self._started:
+            self._started = int.from_bytes(self._buffer[4:6]) == self._MAJOR
+        del self._buffer[:size]
+        return kind
+
+
+class MySQL:
+    """The protocol of MySQL and MariaDB (https://mariadb.com/kb/en/0-packet/).
+
+    A packet of number 0 begins a command; logging in goes on from the server's number 0.
+    """
+
+    #: COM_QUIT, COM_STMT_SEND_LONG_DATA and COM_STMT_CLOSE have no answer.
+    _UNANSWERED = frozenset((0x01, 0x18, 0x19))
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+
+    def requests(self, data: bytes) -> int:
+        self._buffer += data
+        count = 0
+        while (command := self._next()) is not None:
+            count += command >= 0 and command not in self._UNANSWERED
+        return count
+
+    def _next(self) -> int | None:
+        """Return the next command, -1 if there is none, ``None`` if the packet is incomplete."""
+        if len(self._buffer) < 4:
+            return None
+        size = 4 + int.from_bytes(self._buffer[:3], "little")
+        if len(self._buffer) < size:
+            return None
+        is_command = self._buffer[3] == 0 and size > 4
+        command = self._buffer[4] if is_command else -1
+        del self._buffer[:size]
+        return command
+
+
+PROTOCOLS: dict[str, Callable[[], Protocol]] = {
+    "postgresql": PostgreSQL,
+    "mysql": MySQL,
+    "mariadb": MySQL,
+}

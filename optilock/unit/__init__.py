@@ -6,10 +6,10 @@
 the caller's factory makes them. Its :mod:`~optilock.unit.options` are checked once. An option is
 one of the :mod:`~optilock.unit.parts`, such as :mod:`~optilock.unit.isolation` or the
 :mod:`~optilock.unit.conditions` that each row needs. With a strategy, a unit locks rows in its
-:mod:`~optilock.unit.reading`: the :mod:`~optilock.unit.lockable_rows` of a query, by the
-:mod:`~optilock.unit.heat` of their conflicts. In fewer :mod:`~optilock.unit.round_trips`, its last
-writes go with COMMIT. :mod:`~optilock.unit.retries` run the whole unit again, and a failed attempt
-leaves rows and perhaps its transaction to the :mod:`~optilock.unit.next_attempt`.
+:mod:`~optilock.unit.reading`, by the :mod:`~optilock.unit.heat` of their conflicts. In fewer
+:mod:`~optilock.unit.round_trips`, its last writes go with COMMIT. :mod:`~optilock.unit.retries` run
+the whole unit again, and a failed attempt leaves rows and perhaps its transaction to the
+:mod:`~optilock.unit.next_attempt`.
 """
 
 from __future__ import annotations

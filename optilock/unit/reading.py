@@ -39,9 +39,9 @@ from optilock.unit.heat import (
     Strategy,
     adaptive_of,
 )
-from optilock.unit.lockable_rows import rows_to_lock
 from optilock.unit.parts import Part
 from optilock.unit.sessions import forget_engine_choice, lock_where_written
+from optilock.watched.rows.locked import rows_to_lock
 from optilock.watched.rows.reads_by_key import (
     match_simple_key,
     one_or_none,

@@ -17,7 +17,7 @@ The last write goes with COMMIT. Five places do that, in this order
    and lets the last flush run inside ``session.commit()`` (:func:`flush_inside_commit`), after the
    listeners of ``before_commit``, so that only the end follows the flush.
 2. :mod:`optilock.watched.guard.batch` defers the rows of the flush.
-3. :mod:`optilock.watched.guard.writes_with_commit` hands the deferred rows to the Ending, if
+3. :mod:`optilock.watched.guard.batch` hands the deferred rows to the Ending, if
    nothing was sent before them in this flush. Otherwise they are sent as usual.
 4. :mod:`optilock.dialects.switch` has the Ending of short units, :class:`OneStatement`.
 5. ``optilock/dialects/postgresql/last_writes.py`` has the Ending of pipelined units, over the

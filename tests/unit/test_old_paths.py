@@ -67,7 +67,7 @@ STAYED = [
     "web.starlette:conditions_of",
     "web.starlette:exception_handlers",
 ]
-#: Import paths in the documentation of release 0.1 whose modules have moved since.
+#: Import paths, most of them in the documentation of release 0.1, whose modules have moved since.
 DOCUMENTED = [
     ("optilock.conflicts", "merge_fields"),
     ("optilock.http.errors", "NotFound"),
@@ -75,8 +75,10 @@ DOCUMENTED = [
     ("optilock.http.preconditions", "evaluate"),
     ("optilock.http.preconditions", "required"),
     ("optilock.http.request", "compared"),
+    ("optilock.renewal", "RenewedPart"),
     ("optilock.tables.leases", "leases"),
     ("optilock.tables.shares", "SET"),
+    ("optilock.testing.round_trips", "Trips"),
     ("optilock.testing.servers", "postgresql"),
     ("optilock.web.cors", "ALLOW_HEADERS"),
     ("optilock.web.cors", "EXPOSE_HEADERS"),

@@ -15,7 +15,7 @@ anything else: earlier writes, locks,      SAVEPOINT, statements that raise,    
 =========================================  ====================================  ================
 
 If a listener sends a statement of its own before one of these (``before_cursor_execute``), nothing
-goes with COMMIT, and the guard (:mod:`optilock.watched.guard.writes_with_commit`) sends the rows as
+goes with COMMIT, and the guard (:mod:`optilock.watched.guard.batch`) sends the rows as
 usual.
 
 After a miss the guard sends the rows once more, and learns which of them missed. Where another

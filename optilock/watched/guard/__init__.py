@@ -21,8 +21,8 @@ running flush, and the rows that missed.
     their own: rows whose values are compared (:mod:`compared_values`), rows that are added to
     (:mod:`sums`), and link rows (:mod:`dependents`).
 *the guard sends rows together*
-    :mod:`batch` keeps rows back, sends them, and reads those that missed.
-    :mod:`writes_with_commit` sends the last ones of a transaction together with COMMIT.
+    :mod:`batch` keeps rows back, sends them, the last ones of a transaction together with COMMIT,
+    and reads those that missed.
 *the flush ends*
     :mod:`settlement` settles every conflict: :mod:`decisions` asks the resolvers, and
     :mod:`corrections` are written, or the edits of refused rows are kept. Where the database ended

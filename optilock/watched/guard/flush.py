@@ -59,7 +59,7 @@ from optilock.undocumented.flushes import (
     state_of_transaction,
     states_marked_deleted,
 )
-from optilock.watched.guard.batch import send_all_deferred
+from optilock.watched.guard.batch import may_go_with_commit, send_all_deferred, send_with_commit
 from optilock.watched.guard.compared_values import note_written
 from optilock.watched.guard.connection import intercept, listen, release, write_by_hand
 from optilock.watched.guard.ended_transactions import (
@@ -91,7 +91,6 @@ from optilock.watched.guard.refusals import (
 from optilock.watched.guard.repeats import attempt_here, judge
 from optilock.watched.guard.settlement import conclude, settle
 from optilock.watched.guard.sums import return_to_read_versions
-from optilock.watched.guard.writes_with_commit import may_go_with_commit, send_with_commit
 from optilock.watched.rows.seen import read_before_delete
 from optilock.watched.rows.touch import TOUCHES, touch_again
 from optilock.watched.rows.unknown_versions import UNREAD_STATES

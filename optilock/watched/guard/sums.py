@@ -1,10 +1,23 @@
-"""Rows whose writers add to them (``__version_commutes__``): they do not conflict with each other.
+"""Increments: rows whose writers add to them (``__version_commutes__``), in any version.
+
+::
+
+    UPDATE pages SET likes = likes + :1, version = CASE WHEN version = :read THEN :made
+        ELSE version + 1 END WHERE id = :id RETURNING version, likes
+
+It is the write of the same row without the version's condition, and with the difference instead of
+the value (:mod:`optilock.mapping.checks`). All other conditions of the row stay in the WHERE.
 
 If nothing else of an object has changed, :func:`is_commuting_write` notes how much its write adds.
-A row that is sent individually is then written in any version. Of rows that are sent together, and
-missed, the difference is added to the stored value (:mod:`optilock.watched.writes.commuting`). Next
-to another change the version counts; the difference is added with any decision of a resolver
+A row that is sent individually is then written in any version. Rows that are sent together are
+written as usual, all of them in one statement, under the versions that were read. Rows that missed
+are locked by then, and the difference is added to their stored values (:func:`_rebase`). Next to
+another change the version counts; the difference is added with any decision of a resolver
 (:mod:`optilock.watched.guard.corrections`).
+
+The version moves by one. Its new value shows whether the row was as it had been read: only then it
+is the one that Python has made. A database without RETURNING may return a number with its result
+(``telling`` of a database); otherwise the version is read once more.
 
 A session that adds has not read the row in the version that it writes. So the object takes the new
 version only if no other transaction has written the row. Otherwise it returns to the version that
@@ -14,37 +27,45 @@ does not. Listeners see the version that was written.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, CursorResult
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Connection,
+    CursorResult,
+    Dialect,
+    Integer,
+    Numeric,
+    Update,
+    bindparam,
+    case,
+)
+from sqlalchemy.exc import CompileError, DBAPIError
+from sqlalchemy.orm import NO_VALUE
+from sqlalchemy.types import TypeEngine
 
-from optilock.conditions.write import Lost, SingleWrite, Write
+from optilock.conditions.condition import parameter
+from optilock.conditions.write import Lost, Shape, SingleWrite, Write
+from optilock.dialects import database_of
+from optilock.dialects.rows import execute_unguarded
 from optilock.mapped import State, facts, place_of
 from optilock.mapping.original_values import changed_names
+from optilock.serialize import difference, exact_sum
 from optilock.undocumented.mappers import expire_attribute
 from optilock.watched.guard.records import Flush, RefusedSums
 from optilock.watched.rows.entries import attempt_of
-from optilock.watched.writes.commuting import (
-    Adding,
-    Differences,
-    StoredSums,
-    add_to_row,
-    adding_for,
-    adding_parameters,
-    differences,
-    read_answer,
-    rebase,
-)
+from optilock.watched.rows.stored import read_stored
 from optilock.watched.writes.send import send
 
 
 def is_commuting_write(flush: Flush, write: Write) -> bool:
     """Return whether the write only adds to its row, and note how much."""
     state = flush.state_of(write)
-    more = differences(write, state) if _only_adds(flush, write, state) else None
+    more = _differences(write, state) if _only_adds(flush, write, state) else None
     if more is None:
         return False
     if flush.adding is None:
@@ -74,12 +95,12 @@ def _only_adds(flush: Flush, write: Write, state: State) -> bool:
 def send_sums(flush: Flush, connection: Connection, writes: list[Write]) -> list[Write]:
     """Write rows of one table, with sums among them; return those that missed."""
     more = _noted(flush, writes[0]) if len(writes) == 1 else None
-    adding = adding_for(writes[0].shape, connection) if more else None
+    adding = _adding_for(writes[0].shape, connection) if more else None
     if more is None or adding is None:
         return send(connection, writes)
     (write,) = writes
     with refused_sums(flush, writes):
-        told = add_to_row(connection, write, adding, more)
+        told = _add_to_row(connection, write, adding, more)
     if told is None:
         return writes
     _moves_on(flush, write, told)
@@ -102,19 +123,19 @@ class LastSum:
     ) -> None:
         self._flush, self._connection, self._write, self._adding = flush, connection, write, adding
         self._told: StoredSums | None = None
-        self.alone = SingleWrite(adding.statement, adding_parameters(write, more), self._written)
+        self.alone = SingleWrite(adding.statement, _adding_parameters(write, more), self._written)
 
     @classmethod
     def of(cls, flush: Flush, connection: Connection, write: Write) -> LastSum | None:
         """Return the sum; ``None`` if it is none, or needs another statement for its version."""
         more = _noted(flush, write)
-        adding = adding_for(write.shape, connection) if more else None
+        adding = _adding_for(write.shape, connection) if more else None
         if more is None or adding is None or not adding.at_once:
             return None
         return cls(flush, connection, write, adding, more)
 
     def _written(self, result: CursorResult[Any]) -> bool:
-        self._told = read_answer(result, self._connection, self._write, self._adding)
+        self._told = _read_answer(result, self._connection, self._write, self._adding)
         return self._told is not None
 
     def moves_on(self) -> None:
@@ -143,7 +164,7 @@ def add_to_stored(flush: Flush, connection: Connection, lost: list[Lost]) -> lis
 def sum_on_stored(flush: Flush, lost: Lost) -> Lost | None:
     """Return the write of a row that missed, on the stored values; ``None``: it is a conflict."""
     more = _noted(flush, lost.write)
-    return None if more is None else rebase(lost, more)
+    return None if more is None else _rebase(lost, more)
 
 
 def note_sum_on_stored(flush: Flush, write: Write, again: Write) -> None:
@@ -215,3 +236,161 @@ def refused_sums(flush: Flush, writes: list[Write]) -> Iterator[None]:
             error, [attempt_of(state, "update", version) for state, version in versions.items()]
         )
         raise
+
+
+# -- how much a write adds -------------------------------------------------------------------------
+
+
+#: The difference between the new value and the one that was read, by the new one's parameter.
+Differences = Mapping[str, Any]
+
+_ADD, _MADE = "optilock_add_", "optilock_made"
+
+
+class StoredSums(NamedTuple):
+    """The stored values after a write, as far as its result shows them."""
+
+    version: Any
+    #: Column -> value.
+    values: Mapping[Column[Any], Any]
+
+
+def _differences(write: Write, state: State) -> Differences | None:
+    """Return by how much the write changes the row; ``None`` where that is not known exactly."""
+    names = facts(state.mapper).names
+    found = {
+        name: difference(state.committed_state.get(names[column], NO_VALUE), write.params[name])
+        for name, column in write.shape.commuting.items()
+    }
+    return None if None in found.values() else found
+
+
+# -- one row, in whatever version it is ------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Adding:
+    """The statement that adds, and the way in which its result shows the version."""
+
+    statement: Update
+    returned: tuple[Column[Any], ...]
+    tells: bool
+    #: The row is stored when the result shows the version: no other statement is needed.
+    at_once: bool
+
+
+def _adding_for(shape: Shape, connection: Connection) -> Adding | None:
+    """Return the statement that adds to rows of the shape; ``None``: it takes more than one."""
+    if "adding" not in shape.forms:
+        shape.forms["adding"] = _adding(shape, connection)
+    found: Adding | None = shape.forms["adding"]
+    return found
+
+
+def _adding(shape: Shape, connection: Connection) -> Adding | None:
+    class_facts, dialect = facts(shape.mapper), connection.dialect
+    following = (
+        None if class_facts.kind is None else class_facts.kind.following(class_facts.version)
+    )
+    if shape.sent_individually or not shape.exact or following is None:
+        return None
+    if not _can_compile(dialect, following):
+        return None
+    version: Column[Any] = class_facts.version
+    made = bindparam(_MADE, type_=version.type)
+    moved: Any = case((shape.token.clause(parameter), made), else_=following)
+    returns = bool(dialect.update_returning)
+    told = database_of(dialect).telling(moved) if isinstance(version.type, Integer) else None
+    if told is not None and not returns:
+        moved = told
+    statement = _statement_adding(shape, version, moved)
+    if returns:
+        returned = (version, *shape.commuting.values())
+        at_once = database_of(dialect).stores_before_rows_are_read
+        return Adding(statement.returning(*returned), returned, tells=False, at_once=at_once)
+    return Adding(statement, (), tells=told is not None, at_once=told is not None)
+
+
+def _statement_adding(shape: Shape, version: Column[Any], moved: Any) -> Update:
+    columns = shape.commuting.values()
+    sums = {c: c + bindparam(f"{_ADD}{n}", type_=_wide(c.type)) for n, c in enumerate(columns)}
+    where = [one.clause(parameter) for one in (*shape.keys, *shape.demanded)]
+    where += [column.is_not(None) for column in columns if column.nullable]
+    statement = shape.table.update().where(*where)
+    return statement.values({**sums, version: moved, **shape.extra_values(parameter)})
+
+
+def _wide(kind: Any) -> TypeEngine[Any]:
+    """Return the type of a difference, which may be twice as much as the column holds."""
+    return BigInteger() if isinstance(kind, Integer) else Numeric()
+
+
+def _can_compile(dialect: Dialect, expression: Any) -> bool:
+    """Return whether the database can make the version."""
+    try:
+        expression.compile(dialect=dialect)
+    except CompileError:
+        return False
+    return True
+
+
+def _add_to_row(
+    connection: Connection, write: Write, adding: Adding, more: Differences
+) -> StoredSums | None:
+    """Add to the row; return ``None`` if there is none, or if it fails a condition."""
+    result = execute_unguarded(connection, adding.statement, _adding_parameters(write, more))
+    return _read_answer(result, connection, write, adding)
+
+
+def _adding_parameters(write: Write, more: Differences) -> dict[str, Any]:
+    """Return the parameters of the statement that adds."""
+    shape, params = write
+    sent = {name: value for name, value in params.items() if name not in shape.commuting}
+    sent |= {f"{_ADD}{n}": more[name] for n, name in enumerate(shape.commuting)}
+    sent[_MADE] = sent.pop(shape.token.column.key)
+    return sent
+
+
+def _read_answer(
+    result: CursorResult[Any], connection: Connection, write: Write, adding: Adding
+) -> StoredSums | None:
+    """Return the stored values; ``None``: there is no such row, or it fails a condition."""
+    if adding.returned:
+        row: Any = result.first()
+        if row is None:
+            return None
+        return StoredSums(row[0], dict(zip(adding.returned[1:], row[1:], strict=True)))
+    if not result.rowcount:
+        return None
+    return StoredSums(result.lastrowid if adding.tells else _read_version(connection, write), {})
+
+
+def _read_version(connection: Connection, write: Write) -> Any:
+    shape, params = write
+    token, identity = facts(shape.mapper).token, shape.identity_of(params)
+    found = read_stored(connection, shape.mapper, [identity], only=(token,), lock=False)
+    return found[identity][token]
+
+
+# -- a row that missed -----------------------------------------------------------------------------
+
+
+def _rebase(lost: Lost, more: Differences) -> Lost | None:
+    """Return the write with the difference added to the stored values, in the stored version.
+
+    ``None`` where there is nothing to add to, or another condition than the version has failed.
+    """
+    (shape, params), stored = lost.write, lost.stored
+    if stored is None or lost.failed != (shape.token,):
+        return None
+    class_facts = facts(shape.mapper)
+    before = {name: stored[class_facts.names[column]] for name, column in shape.commuting.items()}
+    if None in before.values():
+        return None
+    sums = {name: exact_sum(value, more[name]) for name, value in before.items()}
+    if None in sums.values():
+        return None
+    params = {**params, **sums, shape.token.parameter: stored[class_facts.token]}
+    if shape.token.column.key in params:
+        params[shape.token.column.key] = class_facts.next(stored[class_facts.token])
+    return Lost(Write(shape, params), stored)

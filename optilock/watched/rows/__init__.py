@@ -8,8 +8,9 @@ is expired, and :mod:`~optilock.watched.rows.rolled_back` after a rollback.
 :mod:`~optilock.watched.rows.unknown_versions` has objects that were never read.
 :mod:`~optilock.watched.rows.touch` moves a version though nothing else changes.
 
-*Reads.* :mod:`~optilock.watched.rows.reads_by_key` is ``session.get()``, and
-:mod:`~optilock.watched.rows.locked` records the rows that were read with a lock.
+*Reads.* :mod:`~optilock.watched.rows.reads_by_key` is ``session.get()``.
+:mod:`~optilock.watched.rows.locked` finds the rows that a query can lock, and records the rows that
+were read with a lock.
 
 *Merges.* :mod:`~optilock.watched.rows.merge` is ``session.merge()`` of copies, and
 :mod:`~optilock.watched.rows.members` compares their collections, and notes orphans.

@@ -3,6 +3,5 @@
 :mod:`~optilock.watched.writes.shapes` reads the statement.
 :mod:`~optilock.watched.writes.send` writes rows and returns those that missed; some it locks and
 compares before they are written. :mod:`~optilock.watched.writes.answers` has the results that
-SQLAlchemy gets, and the values that Python computes for a row.
-:mod:`~optilock.watched.writes.commuting` adds to rows in any version. No module here uses a flush.
+SQLAlchemy gets, and the values that Python computes for a row. No module here uses a flush.
 """

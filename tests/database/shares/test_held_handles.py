@@ -1,7 +1,7 @@
 """``with opened(...)``: heartbeats while the block runs; its owner is told when the handle is lost.
 
 How it is renewed, and what leaves the block, is one mechanism for handles and leases
-(``optilock/renewal``): ``tests/database/leases/test_held_leases.py`` has more of it.
+(``optilock/leases/renewal``): ``tests/database/leases/test_held_leases.py`` has more of it.
 """
 
 from __future__ import annotations

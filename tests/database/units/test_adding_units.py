@@ -10,7 +10,7 @@ from sqlalchemy import create_engine
 from sqlalchemy.orm import Mapped, Session, mapped_column, sessionmaker
 
 from optilock import UnitOfWork, Versioned, unit_of_work
-from optilock.testing.round_trips import wire
+from optilock.testing.counting import wire
 from tests.database.units.test_short import on
 from tests.database.units.test_short import short as short
 from tests.support.models import Base, key
