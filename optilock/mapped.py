@@ -20,18 +20,7 @@ from contextlib import suppress
 from functools import cached_property
 from typing import Any
 
-from sqlalchemy import (
-    Alias,
-    ClauseElement,
-    Column,
-    ColumnElement,
-    FromClause,
-    Join,
-    Select,
-    Table,
-    bindparam,
-    select,
-)
+import sqlalchemy as sa
 from sqlalchemy.orm import InstanceState, Mapper
 from sqlalchemy.orm.exc import UnmappedColumnError
 
@@ -96,17 +85,17 @@ def joined_groups(groups: Iterable[Iterable[str]]) -> tuple[frozenset[str], ...]
 
 def is_expression(value: Any) -> bool:
     """Return whether the value is SQL, which the database evaluates."""
-    return isinstance(value, ClauseElement) or hasattr(value, "__clause_element__")
+    return isinstance(value, sa.ClauseElement) or hasattr(value, "__clause_element__")
 
 
-def always_there(source: FromClause) -> set[FromClause]:
+def always_there(source: sa.FromClause) -> set[sa.FromClause]:
     """Return the tables and aliases that have a row in each row of ``source``."""
-    if isinstance(source, Join):
+    if isinstance(source, sa.Join):
         if source.full:
             return set()
         left = always_there(source.left)
         return left if source.isouter else left | always_there(source.right)
-    return {source} if isinstance(source, (Table, Alias)) else set()
+    return {source} if isinstance(source, (sa.Table, sa.Alias)) else set()
 
 
 class _Names(dict[Any, str]):
@@ -115,7 +104,7 @@ class _Names(dict[Any, str]):
     def __init__(self, mapper: Mapper[Any]) -> None:
         self._mapper = mapper
 
-    def __missing__(self, column: Column[Any]) -> str:
+    def __missing__(self, column: sa.Column[Any]) -> str:
         name = self[column] = self._mapper.get_property_by_column(column).key
         return name
 
@@ -145,7 +134,7 @@ class Facts:
         return tuple(self.names[column] for column in self.mapper.primary_key)
 
     @cached_property
-    def columns(self) -> Mapping[str, Column[Any]]:
+    def columns(self) -> Mapping[str, sa.Column[Any]]:
         """The column of each attribute, of the mapper's own tables (the nearest of joined ones)."""
         mapper = self.mapper
         if self.maps_a_select:
@@ -154,7 +143,8 @@ class Facts:
         return {
             attribute.key: column
             for attribute in mapper.column_attrs
-            if isinstance(column := attribute.columns[0], Column) and column.table in mapper.tables
+            if isinstance(column := attribute.columns[0], sa.Column)
+            and column.table in mapper.tables
             # Of two attributes of a column, the one that is written.
             if self.named([column]) == {attribute.key}
         }
@@ -175,40 +165,40 @@ class Facts:
         return frozenset(
             attribute.key
             for attribute in mapper.column_attrs
-            if isinstance(column := attribute.columns[0], Column)
+            if isinstance(column := attribute.columns[0], sa.Column)
             and column.computed is None
             and others.isdisjoint(attribute.columns)
         )
 
     @property
-    def ignored(self) -> frozenset[Column[Any]]:
+    def ignored(self) -> frozenset[sa.Column[Any]]:
         """Columns of the whole hierarchy that neither move the version nor conflict."""
         return facts(self.mapper.base_mapper).ignored_of_all
 
     @cached_property
-    def ignored_of_all(self) -> frozenset[Column[Any]]:
+    def ignored_of_all(self) -> frozenset[sa.Column[Any]]:
         """The same, kept at the root of the hierarchy; with optilock's own unmapped columns."""
         columns = (column for table in self.mapper.tables for column in table.columns)
-        own = (c for c in columns if isinstance(c, Column) and NOT_A_VALUE in c.info)
+        own = (c for c in columns if isinstance(c, sa.Column) and NOT_A_VALUE in c.info)
         return frozenset({*self._named_in("__version_ignore__"), *own})
 
     @property
-    def commuting(self) -> frozenset[Column[Any]]:
+    def commuting(self) -> frozenset[sa.Column[Any]]:
         """Columns of the whole hierarchy to which a write adds, at any version."""
         return facts(self.mapper.base_mapper).commuting_of_all
 
     @cached_property
-    def commuting_of_all(self) -> frozenset[Column[Any]]:
+    def commuting_of_all(self) -> frozenset[sa.Column[Any]]:
         """The same, kept at the root of the hierarchy."""
         return frozenset(self._named_in("__version_commutes__"))
 
-    def _named_in(self, option: str) -> Iterator[Column[Any]]:
+    def _named_in(self, option: str) -> Iterator[sa.Column[Any]]:
         """Yield the columns whose attributes an option of the hierarchy's classes names."""
         for member in self.mapper.self_and_descendants:
             for name in getattr(member.class_, option, ()):
                 if name in member.column_attrs:
                     columns = member.column_attrs[name].columns
-                    yield from (column for column in columns if isinstance(column, Column))
+                    yield from (column for column in columns if isinstance(column, sa.Column))
 
     @cached_property
     def together(self) -> tuple[frozenset[str], ...]:
@@ -260,18 +250,18 @@ class Facts:
     @cached_property
     def maps_a_select(self) -> bool:
         """Whether the class is mapped to a SELECT or an alias, so its rows are stored elsewhere."""
-        return not isinstance(self.mapper.persist_selectable, (Table, Join))
+        return not isinstance(self.mapper.persist_selectable, (sa.Table, sa.Join))
 
-    def _behind(self, column: Any) -> Column[Any] | None:
+    def _behind(self, column: Any) -> sa.Column[Any] | None:
         """Return the column behind one of the SELECT, in the table that has the version."""
         version = self.version
         for base in column.base_columns:
-            if isinstance(base, Column) and version is not None and base.table is version.table:
+            if isinstance(base, sa.Column) and version is not None and base.table is version.table:
                 return base
         return None
 
     @cached_property
-    def table(self) -> Table:
+    def table(self) -> sa.Table:
         """The table whose row stands for the object: the version's, or the base table.
 
         Raises:
@@ -289,11 +279,11 @@ class Facts:
         )
 
     @cached_property
-    def table_if_any(self) -> Table | None:
+    def table_if_any(self) -> sa.Table | None:
         """That table; ``None`` where the class is mapped to a SELECT that hides it."""
         table: Any = getattr(self.version, "table", None)
         table = self.mapper.base_mapper.local_table if self.version is None else table
-        return table if isinstance(table, Table) else None
+        return table if isinstance(table, sa.Table) else None
 
     @cached_property
     def name(self) -> str:
@@ -302,13 +292,13 @@ class Facts:
         return self.mapper.class_.__name__ if table is None else table.key
 
     @cached_property
-    def locked_in(self) -> Table | None:
+    def locked_in(self) -> sa.Table | None:
         """That table, if a query for the class may name it in its FOR UPDATE."""
         table = self.table_if_any
         return table if table in always_there(self.mapper.selectable) else None
 
     @cached_property
-    def rows(self) -> tuple[list[Any], FromClause]:
+    def rows(self) -> tuple[list[Any], sa.FromClause]:
         """The columns of the primary key, and the FROM clause of the stored rows."""
         keys = list(self.mapper.primary_key)
         if not self.maps_a_select:
@@ -316,10 +306,10 @@ class Facts:
         return [self._behind(key) for key in keys], self.version.table
 
     @cached_property
-    def select_one(self) -> Select[Any]:
+    def select_one(self) -> sa.Select[Any]:
         """The query for an object by :attr:`key_parameters`, with the SQL of ``get()``."""
         keys = zip(self.key_parameters, self.mapper.primary_key, strict=True)
-        query = select(self.mapper).where(*(key == bindparam(name) for name, key in keys))
+        query = sa.select(self.mapper).where(*(key == sa.bindparam(name) for name, key in keys))
         return label_as_get(query).execution_options(**{DESCRIBED_ONCE: True})
 
     @cached_property
@@ -328,7 +318,7 @@ class Facts:
         return tuple(f"pk_{number}" for number, _ in enumerate(self.mapper.primary_key, 1))
 
     @cached_property
-    def lock_one(self) -> Select[Any]:
+    def lock_one(self) -> sa.Select[Any]:
         """The same, with the row locked; only where there is a :attr:`locked_in`."""
         return self.select_one.with_for_update(of=self.locked_in, key_share=True)
 
@@ -399,7 +389,7 @@ class Facts:
     def is_read_back(self) -> bool:
         """Whether SQLAlchemy reads a written version back with RETURNING. This is its own rule."""
         column = self.version
-        if not isinstance(column, Column):
+        if not isinstance(column, sa.Column):
             return column is not None
         default = column.default
         return column.server_default is not None or (
@@ -412,7 +402,7 @@ class Facts:
         return self.kind is not None and self.kind.made_by == "values"
 
     @cached_property
-    def made_of(self) -> frozenset[Column[Any]]:
+    def made_of(self) -> frozenset[sa.Column[Any]]:
         """The columns that the version is made from."""
         read = self.kind.reads if self.kind is not None and self.by_values else ()
         return frozenset(self.columns[name] for name in read if name in self.columns)
@@ -422,7 +412,7 @@ class Facts:
         return None if self.kind is None else self.kind.again(version)
 
     @cached_property
-    def touch(self) -> Mapping[Column[Any], ColumnElement[Any]]:
+    def touch(self) -> Mapping[sa.Column[Any], sa.ColumnElement[Any]]:
         """The columns that an UPDATE sets to move only the version, if the database makes it."""
         if self.kind is not None:
             return self.kind.touch(self.version)

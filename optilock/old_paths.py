@@ -19,8 +19,6 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any, Final
 
-__all__ = ["MODULES", "NAMES", "install", "load_name"]
-
 _HOMES: Final = {
     "optilock.conditions": "Condition Demand",
     "optilock.errors": (

@@ -15,20 +15,7 @@ import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from sqlalchemy import (
-    Column,
-    CompoundSelect,
-    Connection,
-    Dialect,
-    ScalarSelect,
-    Table,
-    Uuid,
-    func,
-    literal_column,
-    select,
-    types,
-    union_all,
-)
+import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Mapper
 
@@ -84,7 +71,7 @@ def _moving_by_itself(mapper: Mapper[Any]) -> Iterator[Finding]:
 
 def _too_coarse(mapper: Mapper[Any]) -> Iterator[Finding]:
     token = facts(mapper).version
-    if isinstance(token, Column) and isinstance(token.type, (types.Date, types.DateTime)):
+    if isinstance(token, sa.Column) and isinstance(token.type, (sa.types.Date, sa.types.DateTime)):
         generator = mapper.version_id_generator
         if generator:
             yield warning(
@@ -101,7 +88,7 @@ _ROWS = 20
 
 
 def check_values(
-    connection: Connection, mapper: Mapper[Any], stored: Mapping[Table, StoredTable]
+    connection: sa.Connection, mapper: Mapper[Any], stored: Mapping[sa.Table, StoredTable]
 ) -> Iterator[Finding]:
     """Find columns of a class with a version whose values change by themselves."""
     if not facts(mapper).guarded:
@@ -120,7 +107,7 @@ def check_values(
             yield from _changed(f"{mapper.class_.__name__}.{name}", columns[name], there)
 
 
-def _changed(about: str, column: Column[Any], there: StoredColumn) -> Iterator[Finding]:
+def _changed(about: str, column: sa.Column[Any], there: StoredColumn) -> Iterator[Finding]:
     """Find a compared column that the database changes or rounds."""
     if there.moves_by_itself and column.onupdate is None:
         yield warning(
@@ -130,7 +117,7 @@ def _changed(about: str, column: Column[Any], there: StoredColumn) -> Iterator[F
             " writers conflict.",
             "Name it in __version_ignore__, or compare other columns.",
         )
-    if isinstance(column.type, types.DateTime) and not keeps_microseconds(there):
+    if isinstance(column.type, sa.types.DateTime) and not keeps_microseconds(there):
         yield warning(
             "resolution",
             about,
@@ -141,11 +128,11 @@ def _changed(about: str, column: Column[Any], there: StoredColumn) -> Iterator[F
 
 
 def _never_equal(
-    connection: Connection,
+    connection: sa.Connection,
     mapper: Mapper[Any],
-    columns: Mapping[str, Column[Any]],
+    columns: Mapping[str, sa.Column[Any]],
     compared: Any,
-    stored: Mapping[Table, StoredTable],
+    stored: Mapping[sa.Table, StoredTable],
 ) -> Iterator[Finding]:
     doubtful = {n: c for n, c in columns.items() if _stored(stored, c) is not None}
     unequal = {name for name, column in doubtful.items() if not _equals_its_copy(column)}
@@ -168,19 +155,19 @@ def _never_equal(
         )
 
 
-def _keeps_objects(kind: types.TypeEngine[Any], dialect: Dialect) -> bool:
+def _keeps_objects(kind: sa.types.TypeEngine[Any], dialect: sa.Dialect) -> bool:
     """Return whether values may be objects of the application; SQLAlchemy's own ones are equal."""
-    if isinstance(kind, types.ARRAY):
+    if isinstance(kind, sa.types.ARRAY):
         return _keeps_objects(kind.item_type, dialect)
-    if isinstance(kind, types.JSON) and reads_json_itself(dialect):
+    if isinstance(kind, sa.types.JSON) and reads_json_itself(dialect):
         return True
     made_by = type(kind.dialect_impl(dialect)).__module__.partition(".")[0]
-    return isinstance(kind, types.PickleType) or made_by not in ("sqlalchemy", "optilock")
+    return isinstance(kind, sa.types.PickleType) or made_by not in ("sqlalchemy", "optilock")
 
 
-def _equals_its_copy(column: Column[Any]) -> bool:
+def _equals_its_copy(column: sa.Column[Any]) -> bool:
     """Return whether a value of a type that keeps objects equals its copy; others always do."""
-    if not isinstance(column.type, (types.PickleType, types.JSON)):
+    if not isinstance(column.type, (sa.types.PickleType, sa.types.JSON)):
         return True
     value = {"a": [1, "b"]}
     try:
@@ -189,18 +176,18 @@ def _equals_its_copy(column: Column[Any]) -> bool:
         return True
 
 
-def _unequal_in_data(connection: Connection, columns: Mapping[str, Column[Any]]) -> set[str]:
+def _unequal_in_data(connection: sa.Connection, columns: Mapping[str, sa.Column[Any]]) -> set[str]:
     """Read a few rows of each table twice; return the columns with unequal values."""
     unequal: set[str] = set()
     for table in {column.table for column in columns.values()}:
         of_table = {n: c for n, c in columns.items() if c.table is table and not c.primary_key}
-        if of_table and isinstance(table, Table) and table.primary_key.columns:
+        if of_table and isinstance(table, sa.Table) and table.primary_key.columns:
             unequal.update(_unequal_in_table(connection, table, of_table))
     return unequal
 
 
 def _unequal_in_table(
-    connection: Connection, table: Table, columns: Mapping[str, Column[Any]]
+    connection: sa.Connection, table: sa.Table, columns: Mapping[str, sa.Column[Any]]
 ) -> Iterator[str]:
     keys = list(table.primary_key)
     first, second = (_rows(connection, keys, list(columns.values())) for _ in range(2))
@@ -211,9 +198,9 @@ def _unequal_in_table(
 
 
 def _rows(
-    connection: Connection, keys: list[Column[Any]], columns: list[Column[Any]]
+    connection: sa.Connection, keys: list[sa.Column[Any]], columns: list[sa.Column[Any]]
 ) -> dict[Any, tuple[Any, ...]]:
-    query = select(*keys, *columns).order_by(*keys).limit(_ROWS)
+    query = sa.select(*keys, *columns).order_by(*keys).limit(_ROWS)
     try:
         rows = connection.execute(query).all()
         return {tuple(row[: len(keys)]): tuple(row[len(keys) :]) for row in rows}
@@ -222,7 +209,7 @@ def _rows(
         return {}
 
 
-def _stored(stored: Mapping[Table, StoredTable], column: Column[Any]) -> StoredColumn | None:
+def _stored(stored: Mapping[sa.Table, StoredTable], column: sa.Column[Any]) -> StoredColumn | None:
     table: Any = column.table
     there = stored.get(table)
     return None if there is None else there.column(column.name)
@@ -238,11 +225,11 @@ class _Question(NamedTuple):
     """A number of rows that should be 0, and the finding if it is not."""
 
     name: str
-    number: ScalarSelect[int]
+    number: sa.ScalarSelect[int]
     finding: Callable[[int], Finding]
 
 
-def check_rows(connection: Connection, seen: Iterable[CheckedTable]) -> Iterator[Finding]:
+def check_rows(connection: sa.Connection, seen: Iterable[CheckedTable]) -> Iterator[Finding]:
     """Count rows without a version, and random versions that occur twice."""
     asked = [question for one in seen for question in _questions(one)]
     for start in range(0, len(asked), _AT_ONCE):
@@ -255,15 +242,15 @@ def _questions(seen: CheckedTable) -> Iterator[_Question]:
     name, token, column = seen.version
     if column.nullable:
         yield _Question(name, _missing(token), lambda number: _null_versions(seen, name, number))
-    if isinstance(token.type, Uuid):
+    if isinstance(token.type, sa.Uuid):
         yield _Question(name, _repeated(token), lambda number: _repeated_versions(name, number))
 
 
-def _answered(connection: Connection, asked: list[_Question]) -> Iterator[Finding]:
+def _answered(connection: sa.Connection, asked: list[_Question]) -> Iterator[Finding]:
     if not asked:
         return
-    counts: CompoundSelect[Any] = union_all(
-        *(select(literal_column(str(n)), question.number) for n, question in enumerate(asked))
+    counts: sa.CompoundSelect[Any] = sa.union_all(
+        *(sa.select(sa.literal_column(str(n)), question.number) for n, question in enumerate(asked))
     )
     try:
         answers = connection.execute(counts).all()
@@ -280,14 +267,14 @@ def _answered(connection: Connection, asked: list[_Question]) -> Iterator[Findin
             yield asked[n].finding(number)
 
 
-def _missing(token: Column[Any]) -> ScalarSelect[int]:
-    rows = select(func.count()).select_from(token.table).where(token.is_(None))
+def _missing(token: sa.Column[Any]) -> sa.ScalarSelect[int]:
+    rows = sa.select(sa.func.count()).select_from(token.table).where(token.is_(None))
     return rows.scalar_subquery()
 
 
-def _repeated(token: Column[Any]) -> ScalarSelect[int]:
-    groups = select(token).where(token.is_not(None)).group_by(token).having(func.count() > 1)
-    return select(func.count()).select_from(groups.subquery()).scalar_subquery()
+def _repeated(token: sa.Column[Any]) -> sa.ScalarSelect[int]:
+    groups = sa.select(token).where(token.is_not(None)).group_by(token).having(sa.func.count() > 1)
+    return sa.select(sa.func.count()).select_from(groups.subquery()).scalar_subquery()
 
 
 def _null_versions(seen: CheckedTable, name: str, number: int) -> Finding:

@@ -23,22 +23,7 @@ from math import isfinite
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import (
-    BINARY,
-    VARBINARY,
-    Boolean,
-    Date,
-    DateTime,
-    Enum,
-    Float,
-    Integer,
-    Interval,
-    LargeBinary,
-    Numeric,
-    String,
-    Time,
-    Uuid,
-)
+import sqlalchemy as sa
 from sqlalchemy.engine.default import DefaultDialect
 from sqlalchemy.orm import Mapper
 from sqlalchemy.types import TypeDecorator, TypeEngine
@@ -49,7 +34,7 @@ from optilock.mapped import Identity, facts
 from optilock.undocumented.connections import variants_of
 
 #: Of these a database takes no two values for the same key that differ here.
-_EXACT = (Integer, Numeric, Float, Boolean, Enum, Date, Uuid)
+_EXACT = (sa.Integer, sa.Numeric, sa.Float, sa.Boolean, sa.Enum, sa.Date, sa.Uuid)
 #: Whole numbers of one database alone.
 _NUMBERS = {"OID", "YEAR"}
 #: The dialect for types of the application while the database is unknown.
@@ -104,7 +89,7 @@ def has_one_spelling(mapper: Mapper[Any]) -> bool:
 def is_of_texts(mapper: Mapper[Any]) -> bool:
     """Is it, if not so, made of texts? Those whose tags are the same are the same."""
     kinds = (kind for one in _kinds(mapper) for kind in _forms(one))
-    return all(isinstance(kind, (*_EXACT, String)) for kind in kinds)
+    return all(isinstance(kind, (*_EXACT, sa.String)) for kind in kinds)
 
 
 def _forms(kind: TypeEngine[Any]) -> list[TypeEngine[Any]]:
@@ -141,7 +126,7 @@ def _read(kind: TypeEngine[Any], value: Any) -> Any:
     Raises:
         ValueError: no row can have it.
     """
-    if type(value) is int and isinstance(kind, Integer):
+    if type(value) is int and isinstance(kind, sa.Integer):
         return value  # nearly always
     variants = variants_of(kind)
     for one in variants:  # the database is unknown
@@ -151,7 +136,7 @@ def _read(kind: TypeEngine[Any], value: Any) -> Any:
 
 
 def _read_as(kind: TypeEngine[Any], value: Any) -> Any:
-    if isinstance(kind, TypeDecorator) and not isinstance(kind, Interval):
+    if isinstance(kind, TypeDecorator) and not isinstance(kind, sa.Interval):
         return _decorated(kind, value)
     for family, read in _FAMILIES:
         if isinstance(kind, family):
@@ -293,15 +278,15 @@ def _refused() -> Any:
 
 #: The first one that a column's type is of; an Enum is a String to SQLAlchemy.
 _FAMILIES: tuple[tuple[Any, Callable[[Any, Any], Any]], ...] = (
-    (Integer, _integer),
-    ((Numeric, Float), _number),
-    (Boolean, _boolean),
-    (Enum, _enum),
-    (String, _text),
-    (Uuid, _uuid),
-    (DateTime, _datetime),
-    (Date, _date),
-    (Time, _time),
-    (Interval, _interval),
-    ((LargeBinary, BINARY, VARBINARY), _bytes),
+    (sa.Integer, _integer),
+    ((sa.Numeric, sa.Float), _number),
+    (sa.Boolean, _boolean),
+    (sa.Enum, _enum),
+    (sa.String, _text),
+    (sa.Uuid, _uuid),
+    (sa.DateTime, _datetime),
+    (sa.Date, _date),
+    (sa.Time, _time),
+    (sa.Interval, _interval),
+    ((sa.LargeBinary, sa.BINARY, sa.VARBINARY), _bytes),
 )

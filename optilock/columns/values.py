@@ -22,27 +22,7 @@ from math import isinf, isnan
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import (
-    ARRAY,
-    BINARY,
-    JSON,
-    VARBINARY,
-    BigInteger,
-    Boolean,
-    Date,
-    DateTime,
-    Dialect,
-    Enum,
-    Float,
-    Integer,
-    Interval,
-    LargeBinary,
-    Numeric,
-    SmallInteger,
-    String,
-    Time,
-    Uuid,
-)
+import sqlalchemy as sa
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
 from optilock.undocumented.connections import json_writer
@@ -78,7 +58,7 @@ class Limits:
     #: Is a number of more than 64 bits taken for a text?
     long_numbers: bool = True
     #: How many bytes a column of this type holds.
-    octets: Callable[[TypeEngine[Any], Dialect], int | None] | None = None
+    octets: Callable[[TypeEngine[Any], sa.Dialect], int | None] | None = None
     #: Is the offset of a moment taken that is written as text?
     offsets: bool = False
     #: Has a moment to have a zone exactly where the column has one?
@@ -99,10 +79,10 @@ def can_hold(
     value: Any,
     kind: TypeEngine[Any],
     limits: Limits = STRICTEST,
-    dialect: Dialect | None = None,
+    dialect: sa.Dialect | None = None,
 ) -> bool:
     """Return whether a column of this type can hold the value. NULL is not checked here."""
-    if isinstance(kind, TypeDecorator) and not isinstance(kind, Interval):
+    if isinstance(kind, TypeDecorator) and not isinstance(kind, sa.Interval):
         return True
     check, _ = _family(kind)
     if check is not None and not check(value, kind, limits, dialect):
@@ -112,7 +92,7 @@ def can_hold(
 
 def surely_holds(value: Any, kind: TypeEngine[Any]) -> bool:
     """Return whether a column of this type holds the value in every database."""
-    if isinstance(kind, TypeDecorator) and not isinstance(kind, Interval):
+    if isinstance(kind, TypeDecorator) and not isinstance(kind, sa.Interval):
         return True
     check, _ = _family(kind)
     return check is not None and check(value, kind, _CERTAIN, None)
@@ -131,7 +111,7 @@ def _family(kind: TypeEngine[Any]) -> tuple[Check | None, str]:
     return _UNKNOWN
 
 
-def _is_bound(value: Any, kind: TypeEngine[Any], dialect: Dialect) -> bool:
+def _is_bound(value: Any, kind: TypeEngine[Any], dialect: sa.Dialect) -> bool:
     """Return whether SQLAlchemy's own type hands it to the driver."""
     process = kind.dialect_impl(dialect).bind_processor(dialect)
     try:
@@ -164,8 +144,8 @@ _BITS = {"TINYINT": 8, "MEDIUMINT": 24}  # MariaDB
 
 def _in_range(whole: int, kind: Any, limits: Limits) -> bool:
     small, bits, big = limits.bits
-    if isinstance(kind, (SmallInteger, BigInteger)):
-        bits = big if isinstance(kind, BigInteger) else small
+    if isinstance(kind, (sa.SmallInteger, sa.BigInteger)):
+        bits = big if isinstance(kind, sa.BigInteger) else small
     bits = _BITS.get(kind.__visit_name__, bits)
     if getattr(kind, "unsigned", False):  # MariaDB
         return 0 <= whole < 1 << bits
@@ -174,7 +154,7 @@ def _in_range(whole: int, kind: Any, limits: Limits) -> bool:
 
 def _as_number(value: Any, kind: Any, limits: Limits) -> Any:
     """The number that a driver makes of the value, as an int or a Decimal; ``None``: none."""
-    whole = isinstance(kind, Integer)
+    whole = isinstance(kind, sa.Integer)
     match value:
         case bool():
             fits = isinstance(kind, limits.bools) and not isinstance(kind, limits.no_bools)
@@ -322,7 +302,7 @@ def _bytes(value: Any, kind: Any, limits: Limits, dialect: Any) -> bool:
     if dialect is None and size > 255:
         return False
     most = limits.octets(kind, dialect) if limits.octets is not None and size > 255 else None
-    if most is None and limits.lengths and not isinstance(kind, LargeBinary):
+    if most is None and limits.lengths and not isinstance(kind, sa.LargeBinary):
         most = kind.length
     return most is None or size <= most
 
@@ -404,20 +384,20 @@ def _interval(value: Any, kind: Any, limits: Limits, dialect: Any) -> bool:
 
 _UNKNOWN: tuple[Check | None, str] = (None, "another value")
 _FAMILIES: dict[type[Any], tuple[Check | None, str]] = {
-    ARRAY: _UNKNOWN,
-    Interval: (_interval, "a length of time"),
-    Enum: (_enum, "one of its names"),
-    Boolean: (_boolean, "true or false"),
-    Integer: (_integer, "a whole number that it has room for"),
-    Float: (_float, "a number that it has room for"),
-    Numeric: (_numeric, "a number that it has room for"),
-    String: (_string, "a text"),
-    Uuid: (_uuid, "a UUID"),
-    DateTime: (_datetime, "a date and a time"),
-    Date: (_date, "a date"),
-    Time: (_time, "a time"),
-    LargeBinary: (_bytes, "bytes"),
-    BINARY: (_bytes, "bytes"),
-    VARBINARY: (_bytes, "bytes"),
-    JSON: (_json, "what JSON can say"),
+    sa.ARRAY: _UNKNOWN,
+    sa.Interval: (_interval, "a length of time"),
+    sa.Enum: (_enum, "one of its names"),
+    sa.Boolean: (_boolean, "true or false"),
+    sa.Integer: (_integer, "a whole number that it has room for"),
+    sa.Float: (_float, "a number that it has room for"),
+    sa.Numeric: (_numeric, "a number that it has room for"),
+    sa.String: (_string, "a text"),
+    sa.Uuid: (_uuid, "a UUID"),
+    sa.DateTime: (_datetime, "a date and a time"),
+    sa.Date: (_date, "a date"),
+    sa.Time: (_time, "a time"),
+    sa.LargeBinary: (_bytes, "bytes"),
+    sa.BINARY: (_bytes, "bytes"),
+    sa.VARBINARY: (_bytes, "bytes"),
+    sa.JSON: (_json, "what JSON can say"),
 }

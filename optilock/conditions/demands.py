@@ -36,18 +36,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from sqlalchemy import (
-    Column,
-    ColumnElement,
-    Select,
-    Table,
-    and_,
-    bindparam,
-    case,
-    event,
-    literal_column,
-    select,
-)
+import sqlalchemy as sa
 from sqlalchemy.orm import Mapper
 from sqlalchemy.sql import visitors
 from sqlalchemy.types import TypeEngine
@@ -118,7 +107,7 @@ def _standing_tables() -> _Tables:
     if _tables is None:
         concerned = (mapper for mapper in all_mappers() if _standing_on(mapper, None))
         tables = {table for mapper in concerned for table in mapper.tables}
-        names = sorted(table.name.lower() for table in tables if isinstance(table, Table))
+        names = sorted(table.name.lower() for table in tables if isinstance(table, sa.Table))
         anywhere = "|".join(map(re.escape, names)) or "(?!)"
         _tables = _Tables(frozenset(names), re.compile(anywhere, re.IGNORECASE))
     return _tables
@@ -149,7 +138,7 @@ def register_for_all_sessions(demand: Demand) -> bool:
     if demand in _standing:
         return False
     if not _standing:
-        event.listen(Mapper, "after_mapper_constructed", _mapped_one_more)
+        sa.event.listen(Mapper, "after_mapper_constructed", _mapped_one_more)
     _standing.append(demand)
     return True
 
@@ -299,22 +288,22 @@ class Demands:
         own = None if rows is None else rows.get(identity)
         return self.params if own is None else {**self.params, **own}
 
-    def values_for(self, mapper: Mapper[Any], keys: Sequence[ColumnElement[Any]]) -> Given:
+    def values_for(self, mapper: Mapper[Any], keys: Sequence[sa.ColumnElement[Any]]) -> Given:
         """The values for a statement whose parameters are not ours, of rows with these keys."""
 
-        def bound(name: str, kind: TypeEngine[Any]) -> ColumnElement[Any]:
+        def bound(name: str, kind: TypeEngine[Any]) -> sa.ColumnElement[Any]:
             if name in self._values:
-                return bindparam(None, self._values[name], type_=kind)
+                return sa.bindparam(None, self._values[name], type_=kind)
             rows = self._rows.get(facts(mapper).root, {})
             own = [
                 (
-                    and_(*(key == one for key, one in zip(keys, identity, strict=True))),
-                    bindparam(None, values.get(parameter_name(name)), type_=kind),
+                    sa.and_(*(key == one for key, one in zip(keys, identity, strict=True))),
+                    sa.bindparam(None, values.get(parameter_name(name)), type_=kind),
                 )
                 for identity, values in rows.items()
             ]
-            nothing = bindparam(None, None, type_=kind)
-            return case(*own, else_=nothing) if own else nothing
+            nothing = sa.bindparam(None, None, type_=kind)
+            return sa.case(*own, else_=nothing) if own else nothing
 
         return bound
 
@@ -324,8 +313,8 @@ class _InOtherTables(Condition):
     """A condition on columns that the row of ``table`` has in other tables (joined inheritance)."""
 
     said: Condition
-    table: Table
-    others: tuple[Table, ...]
+    table: sa.Table
+    others: tuple[sa.Table, ...]
     _judges: bool = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -337,14 +326,14 @@ class _InOtherTables(Condition):
     def row_parameters(self) -> Mapping[str, TypeEngine[Any]]:
         return self.said.row_parameters
 
-    def clause(self, given: Given) -> ColumnElement[bool]:
-        return self._there(literal_column("1")).where(self.said.clause(given)).exists()
+    def clause(self, given: Given) -> sa.ColumnElement[bool]:
+        return self._there(sa.literal_column("1")).where(self.said.clause(given)).exists()
 
-    def after_look(self, given: Given) -> ColumnElement[bool]:
-        return self._there(literal_column("1")).where(self.said.after_look(given)).exists()
+    def after_look(self, given: Given) -> sa.ColumnElement[bool]:
+        return self._there(sa.literal_column("1")).where(self.said.after_look(given)).exists()
 
     @property
-    def looks(self) -> tuple[ColumnElement[Any], ...]:
+    def looks(self) -> tuple[sa.ColumnElement[Any], ...]:
         if self._judges:
             return super().looks
         return tuple(self._there(look).scalar_subquery() for look in self.said.looks)
@@ -355,14 +344,14 @@ class _InOtherTables(Condition):
     def missed(self, params: Mapping[str, Any], seen: Sequence[Any]) -> Condition:
         return self if self._judges else self.said.missed(params, seen)
 
-    def _there(self, look: ColumnElement[Any]) -> Select[Any]:
+    def _there(self, look: sa.ColumnElement[Any]) -> sa.Select[Any]:
         """Read in the other tables, of the same row."""
         same = [
             ours == theirs
             for other in self.others
             for ours, theirs in zip(self.table.primary_key, other.primary_key, strict=True)
         ]
-        found = select(look).select_from(*self.others).correlate(self.table).where(*same)
+        found = sa.select(look).select_from(*self.others).correlate(self.table).where(*same)
         # locked: a plain read may show the snapshot's row (MariaDB at REPEATABLE READ)
         return found.with_for_update(read=True)
 
@@ -412,9 +401,9 @@ def _as_said(condition: Condition, mapper: Mapper[Any], table: Any) -> Condition
     named = {
         one.table
         for one in visitors.iterate(condition.clause(parameter))
-        if isinstance(one, Column) and one.table is not table
+        if isinstance(one, sa.Column) and one.table is not table
     }
-    others = tuple(one for one in mapper.tables if one in named and isinstance(one, Table))
+    others = tuple(one for one in mapper.tables if one in named and isinstance(one, sa.Table))
     return _InOtherTables(condition, table, others) if others else condition
 
 

@@ -6,15 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from sqlalchemy import (
-    URL,
-    ColumnElement,
-    Connection,
-    Dialect,
-    Insert,
-    Table,
-    types,
-)
+import sqlalchemy as sa
 
 from optilock.columns.values import Limits
 from optilock.conditions.condition import Condition
@@ -39,7 +31,7 @@ _UNKNOWN = Limits(
     bits=(64, 64, 64),
     converts=True,
     as_text=(object,),
-    bools=(types.Integer, types.Numeric, types.Float),
+    bools=(sa.types.Integer, sa.types.Numeric, sa.types.Float),
     decimals=True,
     decimal_text=True,
     nan=True,
@@ -68,7 +60,7 @@ class Cascade(NamedTuple):
 class Form(Protocol):
     """A way to write many rows of one table at once."""
 
-    def send(self, connection: Connection, writes: list[Write]) -> list[Write]:
+    def send(self, connection: sa.Connection, writes: list[Write]) -> list[Write]:
         """Write the rows; return those that were changed by others or are gone."""
 
 
@@ -116,8 +108,8 @@ class Database(RowLocks, Values):
         return max(1, self.max_parameters // width)
 
     def at_keys(
-        self, columns: Sequence[ColumnElement[Any]], keys: Sequence[Identity]
-    ) -> ColumnElement[bool]:
+        self, columns: Sequence[sa.ColumnElement[Any]], keys: Sequence[Identity]
+    ) -> sa.ColumnElement[bool]:
         """``key IN (…)``, so that a lock takes these rows and no other."""
         return rows_with_keys(columns, keys)
 
@@ -125,11 +117,11 @@ class Database(RowLocks, Values):
     #: None where the database finds a deadlock as soon as there is one.
     brief_waits: tuple[Condition, ...] = ()
 
-    def form(self, writes: list[Write], dialect: Dialect, *, locked: bool = False) -> Form:
+    def form(self, writes: list[Write], dialect: sa.Dialect, *, locked: bool = False) -> Form:
         """Return the form for two or more rows of one table, which may be ``locked`` already."""
         return LockAndLook(self) if self.locks_rows(dialect) else EachAlone()
 
-    def all_or_error(self, writes: list[Write], dialect: Dialect) -> tuple[Any, Params] | None:
+    def all_or_error(self, writes: list[Write], dialect: sa.Dialect) -> tuple[Any, Params] | None:
         """One statement that writes all of these rows of a table, or raises an error.
 
         ``None`` where there is none. :meth:`is_miss` tells the error from others.
@@ -149,7 +141,7 @@ class Database(RowLocks, Values):
 
     # -- what a client sends ---------------------------------------------------------------------
 
-    def limits(self, dialect: Dialect) -> Limits:
+    def limits(self, dialect: sa.Dialect) -> Limits:
         """What its columns can hold of that, over this dialect."""
         return _UNKNOWN
 
@@ -158,25 +150,25 @@ class Database(RowLocks, Values):
     #: Is what an UPDATE with RETURNING writes stored, whether or not somebody reads its rows?
     stores_before_rows_are_read: bool = True
 
-    def telling(self, value: ColumnElement[Any]) -> ColumnElement[Any] | None:
+    def telling(self, value: sa.ColumnElement[Any]) -> sa.ColumnElement[Any] | None:
         """Return SQL of an integer that the answer to an UPDATE carries (``lastrowid``).
 
         ``None``: there is none. It is not used where there is RETURNING.
         """
         return None
 
-    def insert_if_absent(self, table: Table) -> Insert | None:
+    def insert_if_absent(self, table: sa.Table) -> sa.Insert | None:
         """An INSERT that leaves a row with the same key alone, of a table without other rules."""
         return self.insert_unless(table)
 
-    def insert_unless(self, table: Table) -> Insert | None:
+    def insert_unless(self, table: sa.Table) -> sa.Insert | None:
         """An INSERT that leaves a row with the same key alone, and says so by writing none.
 
         ``None``: there is no such thing, and a plain INSERT is an error then.
         """
         return None
 
-    def upsert(self, table: Table, changes: Changes) -> Insert:
+    def upsert(self, table: sa.Table, changes: Changes) -> sa.Insert:
         """An INSERT that makes ``changes`` to the row if there is one with the same key.
 
         Raises:
@@ -206,7 +198,7 @@ class Database(RowLocks, Values):
         """Engine execution options with which every connection begins at ``level``."""
         return {"isolation_level": level}
 
-    def begin_at(self, connection: Connection, level: str, *, read_only: bool) -> None:
+    def begin_at(self, connection: sa.Connection, level: str, *, read_only: bool) -> None:
         """Bring the transaction that has just begun to ``level``, and ask whether it is there.
 
         Raises:
@@ -220,26 +212,26 @@ class Database(RowLocks, Values):
                 " isolation_level in the execution options of the session); remove it."
             )
 
-    def take_snapshot(self, connection: Connection, level: str, *, read_only: bool) -> None:
+    def take_snapshot(self, connection: sa.Connection, level: str, *, read_only: bool) -> None:
         """What the unit reads from here on is as it is now, where :meth:`begin_at` has not done it.
 
         A server does so with the first statement of the unit.
         """
 
-    def begin_read_only(self, connection: Connection) -> None:
+    def begin_read_only(self, connection: sa.Connection) -> None:
         """Make the database refuse every write of the transaction that has just begun."""
         raise ConfigurationError(
             f"optilock does not know how to make a transaction of {connection.dialect.name}"
             " read-only: leave read_only=True out."
         )
 
-    def describe_once(self, dialect: Dialect) -> None:
+    def describe_once(self, dialect: sa.Dialect) -> None:
         """Let the driver describe the results of optilock's own queries once, if that is slow."""
 
-    def begin_savepoints(self, connection: Connection) -> None:
+    def begin_savepoints(self, connection: sa.Connection) -> None:
         """See to it that a savepoint of this transaction never commits by itself."""
 
-    def pipelined(self, connection: Connection, *, interruptible: bool) -> Any:
+    def pipelined(self, connection: sa.Connection, *, interruptible: bool) -> Any:
         """BEGIN goes with the first statement; what sends COMMIT with the last writes.
 
         ``None``: the transaction has begun already. An ``interruptible`` unit may be told to stop
@@ -247,20 +239,20 @@ class Database(RowLocks, Values):
         """
         return None
 
-    def refuse_pipeline(self, dialect: Dialect) -> None:
+    def refuse_pipeline(self, dialect: sa.Dialect) -> None:
         """Raise ``ConfigurationError`` when its driver cannot do that."""
         raise ConfigurationError(cannot_pipeline(dialect))
 
     # -- without a transaction (asked by optilock.unit.round_trips) --------------------------------
 
-    def refuse_short(self, dialect: Dialect) -> None:
+    def refuse_short(self, dialect: sa.Dialect) -> None:
         """Raise ``ConfigurationError`` when its driver, or the engine, cannot do that."""
         raise ConfigurationError(
             "short=True leaves BEGIN and COMMIT out, and optilock does not know how to do that on"
             f" {dialect.name} over {dialect.driver}. Leave short=True out. Nothing was sent."
         )
 
-    def without_transaction(self, connection: Connection) -> Switch | None:
+    def without_transaction(self, connection: sa.Connection) -> Switch | None:
         """From here on statements commit themselves, until something needs a transaction.
 
         When the connection goes back to its pool, it is as it was before. ``None``: a transaction
@@ -272,7 +264,7 @@ class Database(RowLocks, Values):
     #: it none of the next three is asked for.
     errors_end: bool = False
 
-    def transaction_failed(self, connection: Connection) -> bool:
+    def transaction_failed(self, connection: sa.Connection) -> bool:
         """Return whether COMMIT would silently roll back, after an error in the transaction."""
         return False
 
@@ -290,14 +282,14 @@ class Database(RowLocks, Values):
 
     # -- several servers that write the same rows --------------------------------------------------
 
-    def locks_are_local(self, connection: Connection) -> bool:
+    def locks_are_local(self, connection: sa.Connection) -> bool:
         """Return whether a row that is locked here is free on other servers that write it.
 
         Then a conflict with them is told at COMMIT. It is found out once for an engine.
         """
         return False
 
-    def is_out(self, connection: Connection, error: BaseException) -> bool:
+    def is_out(self, connection: sa.Connection, error: BaseException) -> bool:
         """Return whether this server cannot do that, and another one may.
 
         A node that has lost its cluster; a standby that is asked to write.
@@ -311,18 +303,18 @@ class Database(RowLocks, Values):
         """
         return False
 
-    def see_all(self, connection: Connection) -> None:
+    def see_all(self, connection: sa.Connection) -> None:
         """Let the reads that follow show what was committed before them on any of the servers."""
 
     # -- how a table is changed while it is written (asked by optilock.rollout) ------------------
 
-    def complete(self, connection: Connection, table: Table) -> None:
+    def complete(self, connection: sa.Connection, table: sa.Table) -> None:
         """Add to a reflected table what SQLAlchemy has not reflected."""
 
     #: How a table is guarded against writers that know of no version.
     guard_triggers: type[GuardTriggers] = GuardTriggers
 
-    def announce_no_bump(self, connection: Connection, *, on: bool) -> None:
+    def announce_no_bump(self, connection: sa.Connection, *, on: bool) -> None:
         """Tell the guard triggers, for this transaction alone, that versions are to stay."""
         raise ConfigurationError(
             f"no_bump() cannot write a class with __version_guard__ on {connection.dialect.name},"
@@ -356,15 +348,15 @@ class Database(RowLocks, Values):
 
     # -- what makes it weaker than it looks (asked by optilock.check) ----------------------------
 
-    def missing_file(self, url: URL) -> str | None:
+    def missing_file(self, url: sa.URL) -> str | None:
         """The file of a database that connecting would make; ``None`` if nothing would be made."""
         return None
 
-    def weak_settings(self, connection: Connection) -> Iterator[Weakness]:
+    def weak_settings(self, connection: sa.Connection) -> Iterator[Weakness]:
         """Settings of the connection or the server under which less is noticed."""
         return iter(())
 
-    def silent_cascades(self, connection: Connection, schema: str | None) -> list[Cascade]:
+    def silent_cascades(self, connection: sa.Connection, schema: str | None) -> list[Cascade]:
         """Foreign keys of a schema that change rows behind the back of the row's triggers."""
         return []
 
@@ -373,7 +365,7 @@ class Database(RowLocks, Values):
     #: Does a column keep values of its own type only?
     keeps_types: bool = True
 
-    def catalogue(self, connection: Connection, schema: str | None) -> Catalogue:
+    def catalogue(self, connection: sa.Connection, schema: str | None) -> Catalogue:
         """What there is in a schema; without one, where a statement looks for a name."""
         return Catalogue(connection, schema, self.cased_columns)
 
@@ -389,7 +381,7 @@ class Database(RowLocks, Values):
         return None
 
 
-def cannot_pipeline(dialect: Dialect) -> str:
+def cannot_pipeline(dialect: sa.Dialect) -> str:
     """The message for a driver that waits for the answer to every statement."""
     return (
         "pipelined=True sends BEGIN and COMMIT together with statements, which only psycopg 3 can"

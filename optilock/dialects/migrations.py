@@ -11,20 +11,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
-from sqlalchemy import (
-    BindParameter,
-    Column,
-    ColumnElement,
-    Connection,
-    Dialect,
-    Select,
-    Table,
-    and_,
-    literal_column,
-    or_,
-    select,
-    text,
-)
+import sqlalchemy as sa
 from sqlalchemy.engine.default import DefaultDialect
 from sqlalchemy.exc import DBAPIError
 
@@ -104,7 +91,7 @@ class GuardTriggers:
     #: SQL that gives the fields of ``Found``, for ``:schema``.
     catalogue: str | None = None
 
-    def __init__(self, dialect: Dialect) -> None:
+    def __init__(self, dialect: sa.Dialect) -> None:
         self.dialect = dialect
 
     def create(self, guard: GuardTrigger) -> tuple[str, ...]:
@@ -123,15 +110,15 @@ class GuardTriggers:
         """When it fires, as ``Found.fires`` says it."""
         return ""
 
-    def found(self, connection: Connection, schema: str | None) -> list[Found]:
+    def found(self, connection: sa.Connection, schema: str | None) -> list[Found]:
         """Return all triggers of a schema, optilock's and others."""
         if self.catalogue is None:
             return []
-        rows = connection.execute(text(self.catalogue), {"schema": schema})
+        rows = connection.execute(sa.text(self.catalogue), {"schema": schema})
         return [Found(*row) for row in rows]
 
     def hidden(
-        self, connection: Connection, table: str, name: str, schema: str | None
+        self, connection: sa.Connection, table: str, name: str, schema: str | None
     ) -> Found | None:
         """A trigger that is there although the catalogue does not show it to this user."""
         return None
@@ -153,7 +140,7 @@ class GuardTriggers:
 
     def following(self, guard: GuardTrigger) -> str:
         """SQL of the version that comes after the old one."""
-        following: Any = guard.token.following(literal_column("optilock_old_version"))
+        following: Any = guard.token.following(sa.literal_column("optilock_old_version"))
         # The name goes in last: the compiler would read signs in it.
         made = sql_of(self.dialect, following)
         return made.replace("optilock_old_version", self.old(guard.column))
@@ -164,7 +151,7 @@ class GuardTriggers:
         return f"optilock: this UPDATE of {name} leaves its version as it was; it has to move it"
 
 
-def _unknown(dialect: Dialect) -> ConfigurationError:
+def _unknown(dialect: sa.Dialect) -> ConfigurationError:
     return ConfigurationError(
         f"optilock knows no guard trigger for {dialect.name}: it works on PostgreSQL, MariaDB and"
         " SQLite. Leave __version_guard__ out, and let every program move the version."
@@ -180,7 +167,7 @@ class Sending(Protocol):
     """What a step has of its connection; a roll-out that is only shown has no more than this."""
 
     @property
-    def dialect(self) -> Dialect: ...
+    def dialect(self) -> sa.Dialect: ...
 
     def exec_driver_sql(self, sql: str, /) -> Any: ...
 
@@ -197,10 +184,10 @@ Step = Callable[[Sending], None]
 class Target:
     """A table, its token, and what the table has of it."""
 
-    table: Table
+    table: sa.Table
     token: Token
     #: The version column as the database has it; None while there is none.
-    column: Column[Any] | None
+    column: sa.Column[Any] | None
     #: Has the column a default?
     has_default: bool = False
 
@@ -210,16 +197,16 @@ class Target:
         return self.token.column_name
 
     @property
-    def keys(self) -> tuple[Column[Any], ...]:
+    def keys(self) -> tuple[sa.Column[Any], ...]:
         return tuple(self.table.primary_key.columns)
 
     @property
-    def version(self) -> Column[Any]:
+    def version(self) -> sa.Column[Any]:
         assert self.column is not None
         return self.column
 
     @property
-    def kept(self) -> dict[Column[Any], Any]:
+    def kept(self) -> dict[sa.Column[Any], Any]:
         """What an UPDATE has to write so that columns which would move by themselves stay."""
         return {
             column: column
@@ -227,28 +214,28 @@ class Target:
             if column.server_onupdate is not None and column is not self.column
         }
 
-    def names(self, dialect: Dialect) -> tuple[str, str]:
+    def names(self, dialect: sa.Dialect) -> tuple[str, str]:
         """The table and the column, quoted."""
         preparer = dialect.identifier_preparer
         return preparer.format_table(self.table), preparer.quote(self.name)
 
-    def next_keys(self, after: Key | None, size: int) -> Select[Any]:
+    def next_keys(self, after: Key | None, size: int) -> sa.Select[Any]:
         """The keys of the next rows without a version, in the database's own order."""
-        query = select(*self.keys).where(self.version.is_(None))
+        query = sa.select(*self.keys).where(self.version.is_(None))
         if after is not None:
             query = query.where(self.beyond(after))
         return query.order_by(*self.keys).limit(size)
 
-    def among(self, keys: Sequence[Key]) -> ColumnElement[bool]:
+    def among(self, keys: Sequence[Key]) -> sa.ColumnElement[bool]:
         """Rows with these keys."""
         return rows_with_keys(self.keys, keys)
 
-    def beyond(self, key: Key) -> ColumnElement[bool]:
+    def beyond(self, key: Key) -> sa.ColumnElement[bool]:
         """Rows after ``key``. Spelled out: not every planner uses an index for row values."""
         keys = self.keys
-        return or_(
+        return sa.or_(
             *(
-                and_(*(keys[j] == key[j] for j in range(i)), keys[i] > key[i])
+                sa.and_(*(keys[j] == key[j] for j in range(i)), keys[i] > key[i])
                 for i in range(len(keys))
             )
         )
@@ -268,7 +255,7 @@ class Ways:
     """How one database is brought to have a version, in short transactions."""
 
     #: In whose words SQL is written.
-    speaks: Dialect | None = None
+    speaks: sa.Dialect | None = None
     #: Does a default that is an expression stand in brackets?
     brackets = False
     #: Is a column made NOT NULL by making the whole table anew?
@@ -278,14 +265,14 @@ class Ways:
     #: Execution options of the connection that works.
     options: Mapping[str, Any] = MappingProxyType({})
 
-    def prepare(self, connection: Connection) -> None:
+    def prepare(self, connection: sa.Connection) -> None:
         """Before the first transaction of the connection that works."""
 
-    def begin(self, connection: Connection, lock_timeout: float) -> None:
+    def begin(self, connection: sa.Connection, lock_timeout: float) -> None:
         """At the start of each transaction: do not wait longer than this, in seconds."""
 
     def bounded(
-        self, connection: Connection, beside: Connection | None, seconds: float
+        self, connection: sa.Connection, beside: sa.Connection | None, seconds: float
     ) -> AbstractContextManager[None]:
         """For the length of a block that changes a table: what :meth:`begin` cannot limit.
 
@@ -293,7 +280,7 @@ class Ways:
         """
         return nullcontext()
 
-    def nodes(self, connection: Connection, named: Sequence[str]) -> Sequence[str]:
+    def nodes(self, connection: sa.Connection, named: Sequence[str]) -> Sequence[str]:
         """``host:port`` of every server that has the table, this one too; none: there is one.
 
         ``named`` are those that the user has named.
@@ -303,11 +290,11 @@ class Ways:
         """
         return ()
 
-    def made(self, connection: Connection, table: Table) -> Mapping[str, object]:
+    def made(self, connection: sa.Connection, table: sa.Table) -> Mapping[str, object]:
         """What this server has of the table, in words that can be compared with another one's."""
         return {}
 
-    def holder(self, connection: Connection, table: Table) -> str | None:
+    def holder(self, connection: sa.Connection, table: sa.Table) -> str | None:
         """Whose transaction has the table, as far as the server tells; the oldest one."""
         return None
 
@@ -315,7 +302,7 @@ class Ways:
         """Return whether ``error`` ended a statement that waited for too long."""
         return False
 
-    def hides_rows(self, connection: Connection, target: Target) -> bool:
+    def hides_rows(self, connection: sa.Connection, target: Target) -> bool:
         """Return whether the table may have rows that this user cannot see, and so cannot fill."""
         return False
 
@@ -332,11 +319,11 @@ class Ways:
 
     # -- the steps ---------------------------------------------------------------------------
 
-    def add_column(self, target: Target, dialect: Dialect) -> Sequence[Step]:
+    def add_column(self, target: Target, dialect: sa.Dialect) -> Sequence[Step]:
         """The column, nullable, and a default for the rows that come from now on."""
         raise NotImplementedError  # every engine has its own
 
-    def set_default(self, target: Target, dialect: Dialect) -> Sequence[Step]:
+    def set_default(self, target: Target, dialect: sa.Dialect) -> Sequence[Step]:
         """The default of a column that is there without; none where only a new table has it."""
         return []
 
@@ -349,40 +336,42 @@ class Ways:
 
         return step
 
-    def fill(self, connection: Connection, target: Target, after: Key | None, size: int) -> Filled:
+    def fill(
+        self, connection: sa.Connection, target: Target, after: Key | None, size: int
+    ) -> Filled:
         """Give the next rows after that key, ``size`` at most, a version."""
         raise NotImplementedError  # every engine locks in its own way
 
-    def shown_fill(self, target: Target, dialect: Dialect, size: int) -> Sequence[str]:
+    def shown_fill(self, target: Target, dialect: sa.Dialect, size: int) -> Sequence[str]:
         """The statements of the first batch, to be read."""
         raise NotImplementedError  # as fill
 
-    def require(self, target: Target, dialect: Dialect) -> Sequence[Step]:
+    def require(self, target: Target, dialect: sa.Dialect) -> Sequence[Step]:
         """NOT NULL, and the default."""
         raise NotImplementedError  # every engine has its own
 
-    def drop_column(self, target: Target, dialect: Dialect) -> Sequence[Step]:
+    def drop_column(self, target: Target, dialect: sa.Dialect) -> Sequence[Step]:
         """The column goes, with its values."""
         table, column = target.names(dialect)
         return [step_of(f"ALTER TABLE {table} DROP COLUMN {column}")]
 
-    def undo_require(self, target: Target, dialect: Dialect) -> Sequence[Step]:
+    def undo_require(self, target: Target, dialect: sa.Dialect) -> Sequence[Step]:
         """What :meth:`require` has left behind when it failed, and others would trip over."""
         return []
 
     def after_rename(
-        self, connection: Connection, table: str, schema: str | None, names: tuple[str, str]
+        self, connection: sa.Connection, table: str, schema: str | None, names: tuple[str, str]
     ) -> None:
         """After a column was renamed, from one of ``names`` to the other: what has the old name."""
 
-    def begin_in_migration(self, connection: Connection, table: str, *, anew: bool) -> None:
+    def begin_in_migration(self, connection: sa.Connection, table: str, *, anew: bool) -> None:
         """Before a migration changes ``table``, or makes it ``anew``: all steps or none."""
 
-    def current_schema(self, connection: Connection) -> str | None:
+    def current_schema(self, connection: sa.Connection) -> str | None:
         """The schema in which names without one are found at the moment."""
         return connection.dialect.default_schema_name
 
-    def schema_of(self, connection: Connection, table: str) -> str | None:
+    def schema_of(self, connection: sa.Connection, table: str) -> str | None:
         """The schema in which a bare name is found, if that is not the current one."""
         return None
 
@@ -391,7 +380,7 @@ class Ways:
     def default_of(self, token: Token) -> str | None:
         """SQL of a first version; None where only the application knows one."""
         first = token.first()
-        if isinstance(first, BindParameter):
+        if isinstance(first, sa.BindParameter):
             return sql_of(self.speaks or DefaultDialect(), first)
         if first is None or self.speaks is None:
             return None
@@ -411,11 +400,11 @@ class Ways:
             )
         return found
 
-    def rows(self, connection: Connection, target: Target) -> int | None:
+    def rows(self, connection: sa.Connection, target: Target) -> int | None:
         """About how many rows the table has; None where that would have to be counted."""
         return None
 
-    def is_left(self, connection: Connection, target: Target) -> bool:
+    def is_left(self, connection: sa.Connection, target: Target) -> bool:
         """Return whether a row without a version is left."""
-        left = select(target.keys[0]).where(target.version.is_(None)).limit(1)
+        left = sa.select(target.keys[0]).where(target.version.is_(None)).limit(1)
         return connection.execute(left).first() is not None

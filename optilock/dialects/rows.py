@@ -17,16 +17,7 @@ from itertools import chain
 from typing import Any, NamedTuple, Protocol, TypeVar
 from weakref import WeakKeyDictionary, WeakSet
 
-from sqlalchemy import (
-    ColumnElement,
-    Connection,
-    Dialect,
-    Select,
-    Table,
-    event,
-    literal_column,
-    select,
-)
+import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 
 from optilock.conditions.condition import Match, demanded_parameters
@@ -37,12 +28,12 @@ Key = tuple[Any, ...]
 T = TypeVar("T")
 
 
-def execute_unguarded(connection: Connection, statement: Any, params: Any = None) -> Any:
+def execute_unguarded(connection: sa.Connection, statement: Any, params: Any = None) -> Any:
     """Execute past the guard."""
     return type(connection).execute(connection, statement, params)
 
 
-def ask_with_hint(database: Hints, table: Table, ask: Callable[[], T]) -> T:
+def ask_with_hint(database: Hints, table: sa.Table, ask: Callable[[], T]) -> T:
     """The answer to a locking read that ``ask`` makes and sends; again, if its hint was refused."""
     try:
         return ask()
@@ -53,7 +44,10 @@ def ask_with_hint(database: Hints, table: Table, ask: Callable[[], T]) -> T:
 
 
 def lock_in_turn(
-    database: Hints, table: Table, keys: Sequence[Key], ask: Callable[[Sequence[Key]], Iterable[T]]
+    database: Hints,
+    table: sa.Table,
+    keys: Sequence[Key],
+    ask: Callable[[Sequence[Key]], Iterable[T]],
 ) -> Iterable[T]:
     """The rows with these keys, locked: together, or in turn where the server refuses that."""
     try:
@@ -68,7 +62,7 @@ def lock_in_turn(
 class EachAlone:
     """One statement a row, and its count: for databases that cannot lock a row."""
 
-    def send(self, connection: Connection, writes: list[Write]) -> list[Write]:
+    def send(self, connection: sa.Connection, writes: list[Write]) -> list[Write]:
         """Write the rows; return those that were changed by others or are gone."""
         return [
             write
@@ -83,14 +77,14 @@ class LockAndLook:
     def __init__(self, database: Locks) -> None:
         self._database = database
 
-    def send(self, connection: Connection, writes: list[Write]) -> list[Write]:
+    def send(self, connection: sa.Connection, writes: list[Write]) -> list[Write]:
         """Write the rows; return those that were changed by others or are gone."""
         matched, missed = judge(self._database, connection, writes)
         for same in group_by_shape(matched):
             missed = [*missed, *self.write(connection, same[0].shape, same)]
         return missed
 
-    def write(self, connection: Connection, shape: Shape, writes: list[Write]) -> list[Write]:
+    def write(self, connection: sa.Connection, shape: Shape, writes: list[Write]) -> list[Write]:
         """Write them; return those of which something is not true any more."""
         rows = [write.params for write in writes]
         kept = not self._database.autocommits(connection)  # is what we looked at still locked?
@@ -108,7 +102,7 @@ class LockAndLook:
         must_match(shape.table, len(rows) - len(lost), written, deleting=shape.deletes)
         return lost
 
-    def _not_as_demanded(self, connection: Connection, writes: list[Write]) -> list[Write]:
+    def _not_as_demanded(self, connection: sa.Connection, writes: list[Write]) -> list[Write]:
         """Those of which what the session demands is not true: of the row, or beside it."""
         stored = lock_and_read(self._database, connection, writes)
         return [
@@ -118,7 +112,7 @@ class LockAndLook:
             and any(not isinstance(one, Match) for one in write.failed(found))
         ]
 
-    def _written(self, connection: Connection, writes: list[Write]) -> int:
+    def _written(self, connection: sa.Connection, writes: list[Write]) -> int:
         """How many of these locked rows carry what was written, for drivers that cannot add up."""
         shape = writes[0].shape
         stored = lock_and_read(self._database, connection, writes)
@@ -131,7 +125,7 @@ class LockAndLook:
 
 
 def judge(
-    database: Locks, connection: Connection, writes: list[Write]
+    database: Locks, connection: sa.Connection, writes: list[Write]
 ) -> tuple[list[Write], list[Write]]:
     """Lock the rows and look: the writes whose rows are as they were read, and the others."""
     shape = writes[0].shape
@@ -166,7 +160,7 @@ def group_by_shape(writes: list[Write]) -> list[list[Write]]:
 
 
 def lock_and_read(
-    database: Locks, connection: Connection, writes: list[Write]
+    database: Locks, connection: sa.Connection, writes: list[Write]
 ) -> dict[Key, tuple[Any, ...]]:
     """Key -> what the conditions look at, for the rows that exist, locked in key order."""
     shape, params = writes[0]
@@ -180,7 +174,7 @@ def lock_and_read(
     step = database.keys_at_once(width)
 
     def ask(some: Sequence[Key]) -> Any:
-        query = _where_key_in(database, select(*columns), shape, some)
+        query = _where_key_in(database, sa.select(*columns), shape, some)
         locked = database.lock(query, shape.table, deleting=shape.deletes)
         return execute_unguarded(connection, locked, values)
 
@@ -191,13 +185,13 @@ def lock_and_read(
 
 
 def _where_key_in(
-    database: Locks, query: Select[Any], shape: Shape, keys: Sequence[Key]
-) -> Select[Any]:
+    database: Locks, query: sa.Select[Any], shape: Shape, keys: Sequence[Key]
+) -> sa.Select[Any]:
     columns = [key.column for key in shape.keys]
     return query.where(database.at_keys(columns, keys)).order_by(*columns)
 
 
-def must_match(table: Table, expected: int, matched: int, *, deleting: bool) -> None:
+def must_match(table: sa.Table, expected: int, matched: int, *, deleting: bool) -> None:
     """A row that is locked and matches is written, unless a trigger or a rule prevents it.
 
     Raises:
@@ -214,21 +208,21 @@ def must_match(table: Table, expected: int, matched: int, *, deleting: bool) -> 
         )
 
 
-_known: WeakKeyDictionary[Dialect, bool] = WeakKeyDictionary()
+_known: WeakKeyDictionary[sa.Dialect, bool] = WeakKeyDictionary()
 
 
 class Hints(Protocol):
     """The questions about hints in locking reads."""
 
-    def refused_hint(self, table: Table, error: DBAPIError) -> bool: ...
+    def refused_hint(self, table: sa.Table, error: DBAPIError) -> bool: ...
     def refuses_many(self, error: DBAPIError) -> bool: ...
 
 
 class Keeps(Protocol):
     """The questions about keeping rows unchanged."""
 
-    def locks_rows(self, dialect: Dialect) -> bool: ...
-    def autocommits(self, connection: Connection) -> bool: ...
+    def locks_rows(self, dialect: sa.Dialect) -> bool: ...
+    def autocommits(self, connection: sa.Connection) -> bool: ...
 
 
 class Locks(Keeps, Hints, Protocol):
@@ -236,23 +230,23 @@ class Locks(Keeps, Hints, Protocol):
 
     def keys_at_once(self, width: int) -> int: ...
     def at_keys(
-        self, columns: Sequence[ColumnElement[Any]], keys: Sequence[Key]
-    ) -> ColumnElement[bool]: ...
-    def begin_writing(self, connection: Connection, table: Table) -> None: ...
-    def lock(self, query: Select[Any], table: Table, *, deleting: bool) -> Select[Any]: ...
+        self, columns: Sequence[sa.ColumnElement[Any]], keys: Sequence[Key]
+    ) -> sa.ColumnElement[bool]: ...
+    def begin_writing(self, connection: sa.Connection, table: sa.Table) -> None: ...
+    def lock(self, query: sa.Select[Any], table: sa.Table, *, deleting: bool) -> sa.Select[Any]: ...
 
 
-def sends_for_update(dialect: Dialect) -> bool:
+def sends_for_update(dialect: sa.Dialect) -> bool:
     """Return whether the dialect writes the FOR UPDATE of ``with_for_update()``."""
     found = _known.get(dialect)
     if found is None:
-        plain: Select[Any] = select(literal_column("1"))
+        plain: sa.Select[Any] = sa.select(sa.literal_column("1"))
         locked = plain.with_for_update().compile(dialect=dialect)
         found = _known[dialect] = str(locked).strip() != str(plain.compile(dialect=dialect)).strip()
     return found
 
 
-def require_locks(database: Keeps, connection: Connection) -> None:
+def require_locks(database: Keeps, connection: sa.Connection) -> None:
     """Refuse to read rows that must stay as they are, where nothing keeps them so.
 
     Raises:
@@ -285,7 +279,7 @@ Loop = Callable[[Any, str, Sequence[Mapping[str, Any]], Any], Iterable[int]]
 _OPTION = "optilock_counts"
 #: Not asked of ``event.contains``, which knows a dialect by its address, and so takes a new one now
 #: and then for one that is gone.
-_listening: WeakSet[Dialect] = WeakSet()
+_listening: WeakSet[sa.Dialect] = WeakSet()
 
 
 class _Asked(NamedTuple):
@@ -296,11 +290,11 @@ class _Asked(NamedTuple):
 
 
 def execute_counted(
-    connection: Connection, statement: Any, rows: list[dict[str, Any]], loop: Loop
+    connection: sa.Connection, statement: Any, rows: list[dict[str, Any]], loop: Loop
 ) -> list[int]:
     """Execute the statement past the guard, for each of the rows, and return their counts."""
     if connection.dialect not in _listening:
-        event.listen(connection.dialect, "do_executemany", _counting)
+        sa.event.listen(connection.dialect, "do_executemany", _counting)
         _listening.add(connection.dialect)
     asked = _Asked(loop, [])
     result = type(connection).execute(

@@ -7,21 +7,7 @@ import struct
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import (
-    DDL,
-    ColumnElement,
-    Dialect,
-    MetaData,
-    Select,
-    Table,
-    Update,
-    and_,
-    cast,
-    literal,
-    or_,
-    tuple_,
-    types,
-)
+import sqlalchemy as sa
 from sqlalchemy.types import TypeEngine
 
 from optilock.mapped import Identity
@@ -31,19 +17,19 @@ from optilock.undocumented.connections import doubles_percents, has_bind_express
 
 
 def rows_with_keys(
-    columns: Sequence[ColumnElement[Any]], keys: Sequence[Identity] | Select[Any]
-) -> ColumnElement[bool]:
+    columns: Sequence[sa.ColumnElement[Any]], keys: Sequence[Identity] | sa.Select[Any]
+) -> sa.ColumnElement[bool]:
     """``key IN (…)``, of one column or of several."""
-    if not isinstance(keys, Select) and any(has_bind_expression(c.type) for c in columns):
+    if not isinstance(keys, sa.Select) and any(has_bind_expression(c.type) for c in columns):
         return key_is_one_of(columns, keys)
     if len(columns) > 1:
-        return tuple_(*columns).in_(keys)
-    return columns[0].in_(keys if isinstance(keys, Select) else [key for (key,) in keys])
+        return sa.tuple_(*columns).in_(keys)
+    return columns[0].in_(keys if isinstance(keys, sa.Select) else [key for (key,) in keys])
 
 
 def key_is_one_of(
-    columns: Sequence[ColumnElement[Any]], keys: Sequence[Identity]
-) -> ColumnElement[bool]:
+    columns: Sequence[sa.ColumnElement[Any]], keys: Sequence[Identity]
+) -> sa.ColumnElement[bool]:
     """``(a = … AND b = …) OR (…)``: each part is compared as in a statement for one row.
 
     In a list it is not: the SQL may be missing, or lack its parameters, that a type puts around a
@@ -51,7 +37,7 @@ def key_is_one_of(
     compares text in another character set.
     """
     pairs = (zip(columns, key, strict=True) for key in keys)
-    return or_(*(and_(*(column == value for column, value in pair)) for pair in pairs))
+    return sa.or_(*(sa.and_(*(column == value for column, value in pair)) for pair in pairs))
 
 
 # -- the form in which a column keeps a value ------------------------------------------------------
@@ -64,10 +50,10 @@ class Values:
 
     #: Types whose values SQL compares as exactly as Python does.
     exact_types: tuple[type[TypeEngine[Any]], ...] = (
-        types.Integer,
-        types.Boolean,
-        types.Date,
-        types.Uuid,
+        sa.types.Integer,
+        sa.types.Boolean,
+        sa.types.Date,
+        sa.types.Uuid,
     )
 
     def compares_exactly(self, kind: TypeEngine[Any]) -> bool:
@@ -76,37 +62,43 @@ class Values:
         Not so where a collation ignores case, where a fraction is rounded, or where a type of the
         application translates.
         """
-        if isinstance(kind, types.TypeDecorator) or getattr(kind, "collation", None):
+        if isinstance(kind, sa.types.TypeDecorator) or getattr(kind, "collation", None):
             return False
         if getattr(kind, "precision", None) is not None:
             return False
-        return isinstance(kind, self.exact_types) and not isinstance(kind, (types.Enum, types.CHAR))
+        return isinstance(kind, self.exact_types) and not isinstance(
+            kind, (sa.types.Enum, sa.types.CHAR)
+        )
 
     #: Types of which a column may keep less than it is given, as a CAST does.
     rounded_types: tuple[type[TypeEngine[Any]], ...] = (
-        types.Numeric,
-        types.Integer,
-        types.Date,
-        types.DateTime,
-        types.Time,
+        sa.types.Numeric,
+        sa.types.Integer,
+        sa.types.Date,
+        sa.types.DateTime,
+        sa.types.Time,
     )
 
-    def as_stored(self, kind: TypeEngine[Any], value: Any, dialect: Dialect) -> ColumnElement[Any]:
+    def as_stored(
+        self, kind: TypeEngine[Any], value: Any, dialect: sa.Dialect
+    ) -> sa.ColumnElement[Any]:
         """Return SQL of the value that a column of that type keeps of ``value``."""
-        inner = kind.load_dialect_impl(dialect) if isinstance(kind, types.TypeDecorator) else kind
-        given = literal(value, kind)
+        inner = (
+            kind.load_dialect_impl(dialect) if isinstance(kind, sa.types.TypeDecorator) else kind
+        )
+        given = sa.literal(value, kind)
         rounds = isinstance(inner, self.rounded_types) and not _is_float(inner, dialect)
-        return cast(given, kind) if rounds else given
+        return sa.cast(given, kind) if rounds else given
 
     def is_float_kept(
-        self, kind: TypeEngine[Any], given: Any, read: Any, dialect: Dialect
+        self, kind: TypeEngine[Any], given: Any, read: Any, dialect: sa.Dialect
     ) -> bool | None:
         """Return whether ``read`` is the value that a column of that type keeps of ``given``.
 
         Asked of no CAST, which databases have for some of their types of floats only. ``None``:
         these are no floats.
         """
-        if isinstance(kind, types.TypeDecorator) or not _is_float(kind, dialect):
+        if isinstance(kind, sa.types.TypeDecorator) or not _is_float(kind, dialect):
             return None
         declared = kind.compile(dialect=dialect).upper()
         return self.kept_of(float(given), declared) == self.kept_of(float(read), declared)
@@ -128,9 +120,9 @@ class Values:
             return value
 
 
-def _is_float(kind: TypeEngine[Any], dialect: Dialect) -> bool:
+def _is_float(kind: TypeEngine[Any], dialect: sa.Dialect) -> bool:
     """Return whether a column of that type is a binary number in this database."""
-    if not isinstance(kind, (types.Numeric, types.Float)):  # since 2.1 a Float is no Numeric
+    if not isinstance(kind, (sa.types.Numeric, sa.types.Float)):  # since 2.1 a Float is no Numeric
         return False
     return kind.compile(dialect=dialect).upper().startswith(("FLOAT", "DOUBLE", "REAL"))
 
@@ -138,14 +130,14 @@ def _is_float(kind: TypeEngine[Any], dialect: Dialect) -> bool:
 # -- names and texts inside SQL that is sent as it is ----------------------------------------------
 
 
-def quote_name(dialect: Dialect, name: str) -> str:
+def quote_name(dialect: sa.Dialect, name: str) -> str:
     """A name, in quotes where it needs them."""
     return single_percents(dialect, dialect.identifier_preparer.quote(name))
 
 
-def quote_table(dialect: Dialect, table: str, schema: str | None) -> str:
+def quote_table(dialect: sa.Dialect, table: str, schema: str | None) -> str:
     """A table's name, with its schema."""
-    named = Table(table, MetaData(), schema=schema)
+    named = sa.Table(table, sa.MetaData(), schema=schema)
     return single_percents(dialect, dialect.identifier_preparer.format_table(named))
 
 
@@ -154,17 +146,17 @@ def sql_literal(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
-def plain_ddl(sql: str) -> DDL:
+def plain_ddl(sql: str) -> sa.DDL:
     """SQL as it is: no ``%`` and no ``:name`` of it means anything."""
-    return DDL(sql.replace("%", "%%"))  # type: ignore[no-untyped-call]
+    return sa.DDL(sql.replace("%", "%%"))  # type: ignore[no-untyped-call]
 
 
-def single_percents(dialect: Dialect, sql: str) -> str:
+def single_percents(dialect: sa.Dialect, sql: str) -> str:
     """Return compiled SQL with each ``%`` once, for executing without parameters."""
     return sql.replace("%%", "%") if doubles_percents(dialect) else sql
 
 
-def sql_of(dialect: Dialect, element: ColumnElement[Any] | Select[Any] | Update) -> str:
+def sql_of(dialect: sa.Dialect, element: sa.ColumnElement[Any] | sa.Select[Any] | sa.Update) -> str:
     """An expression, or a statement, as SQL, its values written out."""
     compiled = element.compile(dialect=dialect, compile_kwargs={"literal_binds": True})
     return single_percents(dialect, str(compiled))

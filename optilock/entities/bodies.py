@@ -14,14 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from sqlalchemy import (
-    Column,
-    ColumnElement,
-    Connection,
-    DefaultClause,
-    inspect,
-    literal_column,
-)
+import sqlalchemy as sa
 from sqlalchemy.orm import Mapper, Session
 
 from optilock.errors import BadEntity, ConfigurationError
@@ -91,13 +84,13 @@ def check_new_row(mapper: Mapper[Any], values: Values) -> None:
     _require(mapper, (c for n, c in _others(mapper, values) if not _has_default(c)))
 
 
-def _has_default(column: Column[Any]) -> bool:
+def _has_default(column: sa.Column[Any]) -> bool:
     return column.default is not None or column.server_default is not None
 
 
 def reset_values(
-    mapper: Mapper[Any], connect: Callable[[], Connection], values: Values
-) -> tuple[Values, dict[str, ColumnElement[Any]]]:
+    mapper: Mapper[Any], connect: Callable[[], sa.Connection], values: Values
+) -> tuple[Values, dict[str, sa.ColumnElement[Any]]]:
     """Return what a replacement stores in columns that ``values`` omit: values, and SQL.
 
     ``connect`` gives the connection that writes the row, for defaults that depend on it.
@@ -113,7 +106,7 @@ def reset_values(
     params = {facts(mapper).columns[name].key: value for name, value in values.items()}
     made = default_values((column for _, column in others), connection, params)
     plain: Values = {}
-    computed: dict[str, ColumnElement[Any]] = {}
+    computed: dict[str, sa.ColumnElement[Any]] = {}
     for name, column in others:
         if column.key in made:
             plain[name] = made[column.key]
@@ -135,16 +128,16 @@ def reset_attributes(mapper: Mapper[Any], values: Values) -> list[str]:
         for name, column in _others(mapper, values)
         if column.onupdate is None
         and column.server_onupdate is None
-        and (column.server_default is None or isinstance(column.server_default, DefaultClause))
+        and (column.server_default is None or isinstance(column.server_default, sa.DefaultClause))
     ]
 
 
-def _default_in(column: Column[Any], connection: Connection) -> ColumnElement[Any]:
+def _default_in(column: sa.Column[Any], connection: sa.Connection) -> sa.ColumnElement[Any]:
     """Return the default as CREATE TABLE has it."""
-    return literal_column(f"({default_in_ddl(column, connection.dialect)})", column.type)
+    return sa.literal_column(f"({default_in_ddl(column, connection.dialect)})", column.type)
 
 
-def _others(mapper: Mapper[Any], values: Values) -> list[tuple[str, Column[Any]]]:
+def _others(mapper: Mapper[Any], values: Values) -> list[tuple[str, sa.Column[Any]]]:
     """Return the columns that a client may name and has omitted."""
     return [
         (name, column)
@@ -153,7 +146,7 @@ def _others(mapper: Mapper[Any], values: Values) -> list[tuple[str, Column[Any]]
     ]
 
 
-def _require(mapper: Mapper[Any], columns: Iterable[Column[Any]]) -> None:
+def _require(mapper: Mapper[Any], columns: Iterable[sa.Column[Any]]) -> None:
     missing = [facts(mapper).names[one] for one in columns if not one.nullable]
     if missing:
         raise BadEntity(
@@ -207,7 +200,7 @@ def mapper_of(model: Any, call: str) -> Mapper[Any]:
     Raises:
         ConfigurationError: it cannot write them; the message names what to use instead.
     """
-    mapper = inspect(model, raiseerr=False)
+    mapper = sa.inspect(model, raiseerr=False)
     if not isinstance(mapper, Mapper):
         raise ConfigurationError(f"entities.{call}() takes a mapped class, not {model!r}.")
     why = _why_not_stored(mapper) or _why_no_version(mapper, call)
@@ -259,7 +252,7 @@ def _why_no_version(mapper: Mapper[Any], call: str) -> str | None:
 
 def _is_mapped(mapper: Mapper[Any]) -> bool:
     column = mapper.polymorphic_on
-    return isinstance(column, Column) and column in facts(mapper).columns.values()
+    return isinstance(column, sa.Column) and column in facts(mapper).columns.values()
 
 
 def refuse_no_bump(session: Session, mapper: Mapper[Any], call: str) -> None:

@@ -45,20 +45,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from sqlalchemy import (
-    Column,
-    ColumnElement,
-    Select,
-    Table,
-    and_,
-    bindparam,
-    event,
-    literal_column,
-    null,
-    or_,
-    select,
-    true,
-)
+import sqlalchemy as sa
 from sqlalchemy.orm import Mapper
 from sqlalchemy.types import TypeEngine
 
@@ -93,7 +80,7 @@ class MissCondition(Condition):
     condition: Condition
     error: Callable[[Entry[Any]], Exception]
 
-    def clause(self, given: Given) -> ColumnElement[bool]:
+    def clause(self, given: Given) -> sa.ColumnElement[bool]:
         return self.condition.clause(given)
 
     def explain(self, entry: Entry[Any]) -> Exception:
@@ -124,27 +111,27 @@ class RowLease(ExplainedByMiss, Condition):
     def row_parameters(self) -> Mapping[str, TypeEngine[Any]]:
         return _KIND
 
-    def extra_values(self, given: Given) -> Mapping[Column[Any], ColumnElement[Any]]:
+    def extra_values(self, given: Given) -> Mapping[sa.Column[Any], sa.ColumnElement[Any]]:
         takes_away = self._guarded and self._operation == "update"
         return {self._columns.id: self._mine(given)} if takes_away else {}
 
     def for_operation(self, *, deleting: bool, given: bool) -> Condition:
         return lease_condition(self._columns, "delete" if deleting else "update", given=given)
 
-    def clause(self, given: Given) -> ColumnElement[bool]:
+    def clause(self, given: Given) -> sa.ColumnElement[bool]:
         mine, in_force = self._mine(given), self._columns.holder[0]
         if not self._guarded:
-            return or_(mine.is_(None), in_force == mine)
+            return sa.or_(mine.is_(None), in_force == mine)
         return in_force.is_not_distinct_from(mine)
 
-    def after_look(self, given: Given) -> ColumnElement[bool]:
+    def after_look(self, given: Given) -> sa.ColumnElement[bool]:
         """The look has locked the row, so its holder is still the same."""
         mine = self._mine(given)
-        free = self._columns.free() if self._guarded else true()
-        return or_(self._columns.id == mine, and_(mine.is_(None), free))
+        free = self._columns.free() if self._guarded else sa.true()
+        return sa.or_(self._columns.id == mine, sa.and_(mine.is_(None), free))
 
     @property
-    def looks(self) -> tuple[ColumnElement[Any], ...]:
+    def looks(self) -> tuple[sa.ColumnElement[Any], ...]:
         return self._columns.holder
 
     def holds(self, params: Mapping[str, Any], seen: Sequence[Any]) -> bool:
@@ -155,7 +142,7 @@ class RowLease(ExplainedByMiss, Condition):
         return MissCondition(self, lambda entry: refusal(label_of(entry), params.get(LEASE), seen))
 
     @staticmethod
-    def _mine(given: Given) -> ColumnElement[Any]:
+    def _mine(given: Given) -> sa.ColumnElement[Any]:
         return given(LEASE, _KIND[LEASE])
 
 
@@ -166,15 +153,15 @@ class NoLease(RowLease):
     def row_parameters(self) -> Mapping[str, TypeEngine[Any]]:
         return {}
 
-    def clause(self, given: Given) -> ColumnElement[bool]:
-        return self._columns.free() if self._guarded else true()
+    def clause(self, given: Given) -> sa.ColumnElement[bool]:
+        return self._columns.free() if self._guarded else sa.true()
 
-    def after_look(self, given: Given) -> ColumnElement[bool]:
+    def after_look(self, given: Given) -> sa.ColumnElement[bool]:
         return self.clause(given)
 
     @staticmethod
-    def _mine(given: Given) -> ColumnElement[Any]:
-        return null()
+    def _mine(given: Given) -> sa.ColumnElement[Any]:
+        return sa.null()
 
 
 def refusal(what: str, mine: Any, seen: Sequence[Any], status: int = 412) -> Exception:
@@ -229,23 +216,23 @@ class NoHolder(ExplainedByMiss, Condition):
     def _columns(self) -> LeaseColumns:
         return self.name.within.columns
 
-    def clause(self, given: Given) -> ColumnElement[bool]:
+    def clause(self, given: Given) -> sa.ColumnElement[bool]:
         if not self._guarded:
-            return true()
-        return self._there(literal_column("1")).where(self._columns.free()).exists()
+            return sa.true()
+        return self._there(sa.literal_column("1")).where(self._columns.free()).exists()
 
     @property
-    def looks(self) -> tuple[ColumnElement[Any], ...]:
+    def looks(self) -> tuple[sa.ColumnElement[Any], ...]:
         """The fence, which is NULL without the row, and the lease in force."""
         if not self._guarded:
             return ()
         every = (self._columns.fence, *self._columns.holder)
         return tuple(self._there(one).scalar_subquery() for one in every)
 
-    def _there(self, look: ColumnElement[Any]) -> Select[Any]:
+    def _there(self, look: sa.ColumnElement[Any]) -> sa.Select[Any]:
         key = self._columns.table.c.name
-        name: ColumnElement[str] = bindparam(None, self.name.name, type_=key.type)
-        return select(look).where(key == name).with_for_update(read=True)
+        name: sa.ColumnElement[str] = sa.bindparam(None, self.name.name, type_=key.type)
+        return sa.select(look).where(key == name).with_for_update(read=True)
 
     def holds(self, params: Mapping[str, Any], seen: Sequence[Any]) -> bool:
         return not self._guarded or (seen[0] is not None and seen[1] is None)
@@ -281,7 +268,7 @@ class _Names(Demand):
 _ALWAYS = _Names()
 
 
-@event.listens_for(Mapper, "instrument_class")
+@sa.event.listens_for(Mapper, "instrument_class")
 def _guard(mapper: Mapper[Any], cls: type[Any]) -> None:
     """Demand the condition for rows of the class, if it has a name for all of them.
 
@@ -323,7 +310,7 @@ class Leasable:
     __lease_policy__: ClassVar[LeasePolicy] = _USUAL
 
 
-@event.listens_for(Leasable, "instrument_class", propagate=True)
+@sa.event.listens_for(Leasable, "instrument_class", propagate=True)
 def _give_columns(mapper: Mapper[Any], cls: type[Any]) -> None:
     """Put the columns on the table before the mapper looks at it, and keep them out of the class.
 
@@ -346,7 +333,7 @@ def _give_columns(mapper: Mapper[Any], cls: type[Any]) -> None:
     parent = mapper.inherits
     if parent is not None and not mapper.concrete:
         _inherit(mapper, cls, parent, policy)
-    elif not isinstance(table, Table):
+    elif not isinstance(table, sa.Table):
         raise ConfigurationError(
             f"{cls.__name__} is Leasable, but is mapped to a SELECT: map the table itself."
         )

@@ -7,8 +7,6 @@ from typing import Any, ClassVar
 
 from optilock.errors import OptilockError, pickled_state
 
-__all__ = ["LeaseHeld", "LeaseLost"]
-
 
 class _HolderError(OptilockError):
     """An error about a lease or a handle. Its arguments are attributes, and survive pickling."""

@@ -23,20 +23,7 @@ from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import (
-    JSON,
-    Boolean,
-    Column,
-    Date,
-    DateTime,
-    Enum,
-    Float,
-    Integer,
-    Numeric,
-    String,
-    Time,
-    Uuid,
-)
+import sqlalchemy as sa
 from sqlalchemy.orm import Mapper, Session
 from sqlalchemy.types import TypeEngine
 
@@ -240,18 +227,18 @@ def normal_values(
     }
 
 
-def _normal(column: Column[Any], text: str, stored: Any, seen: Any) -> Any:
-    if isinstance(column.type, JSON):
+def _normal(column: sa.Column[Any], text: str, stored: Any, seen: Any) -> Any:
+    if isinstance(column.type, sa.JSON):
         return text
     known = stored if seen is _UNKNOWN else seen
-    if text == "" and seen is None and isinstance(column.type, String):
+    if text == "" and seen is None and isinstance(column.type, sa.String):
         return None
     found = _typed(column, text, known)
     if found is not text:
         return known if type(found) is type(known) and found == known else found
     if isinstance(known, str):
         return _with_line_ends(text, stored, known)
-    return normalize_line_ends(text) if isinstance(column.type, String) else text
+    return normalize_line_ends(text) if isinstance(column.type, sa.String) else text
 
 
 def _with_line_ends(text: str, stored: Any, known: str) -> str:
@@ -268,7 +255,7 @@ _NUMBER = re.compile(r"[+-]?(\d{1,400}(\.\d{0,400})?|\.\d{1,400})(e[+-]?\d{1,4})
 _BOOLEANS = {"true": True, "on": True, "1": True, "false": False, "off": False, "0": False}
 
 
-def _typed(column: Column[Any], text: str, known: Any) -> Any:
+def _typed(column: sa.Column[Any], text: str, known: Any) -> Any:
     """Return the value that a text stands for; the text itself if it stands for none."""
     kind = column.type
     read = next((read for cls, read in _READ.items() if isinstance(kind, cls)), None)
@@ -347,13 +334,13 @@ def _as_exact(found: Any, known: Any, word: str) -> Any:
 
 #: An Enum stands first: to SQLAlchemy it is a String.
 _READ: dict[type[TypeEngine[Any]], Callable[[str, Any, Any], Any]] = {
-    Enum: _enum,
-    Boolean: _boolean,
-    Integer: _integer,
-    Float: _number,
-    Numeric: _number,
-    Uuid: _uuid,
-    DateTime: _datetime,
-    Date: _date,
-    Time: _time,
+    sa.Enum: _enum,
+    sa.Boolean: _boolean,
+    sa.Integer: _integer,
+    sa.Float: _number,
+    sa.Numeric: _number,
+    sa.Uuid: _uuid,
+    sa.DateTime: _datetime,
+    sa.Date: _date,
+    sa.Time: _time,
 }

@@ -24,16 +24,7 @@ from contextlib import contextmanager, suppress
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from sqlalchemy import (
-    Column,
-    Connection,
-    Integer,
-    MetaData,
-    String,
-    Table,
-    inspect,
-    select,
-)
+import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.schema import CreateTable, DropTable
 
@@ -77,7 +68,7 @@ class Holder(NamedTuple):
 class Claim:
     """The right to roll out one table, on the connection that works."""
 
-    def __init__(self, name: str, row: Table) -> None:
+    def __init__(self, name: str, row: sa.Table) -> None:
         #: For messages.
         self.name = name
         self.row = row
@@ -86,23 +77,23 @@ class Claim:
 
     # -- each method is one transaction of the caller ---------------------------------------------
 
-    def is_there(self, connection: Connection) -> bool:
-        return inspect(connection).has_table(self.row.name, schema=self.row.schema)
+    def is_there(self, connection: sa.Connection) -> bool:
+        return sa.inspect(connection).has_table(self.row.name, schema=self.row.schema)
 
-    def is_left(self, connection: Connection) -> bool:
+    def is_left(self, connection: sa.Connection) -> bool:
         """Return whether the table is there though no roll-out is running."""
         if not self.is_there(connection):
             return False
         holder = self.read(connection)
         return holder is None or not holder.runs
 
-    def make(self, connection: Connection) -> None:
+    def make(self, connection: sa.Connection) -> None:
         """Create the table, unless it is there."""
         if not self.is_there(connection):
             with suppress(IntegrityError):  # PostgreSQL, if another process creates it as well
                 connection.execute(CreateTable(self.row, if_not_exists=True))
 
-    def take(self, connection: Connection) -> None:
+    def take(self, connection: sa.Connection) -> None:
         """Claim the row.
 
         Raises:
@@ -120,16 +111,18 @@ class Claim:
             connection, since=ServerTime(), process=_process(connection), holder=self.holder
         )
 
-    def read(self, connection: Connection, *, lock: bool = False) -> Holder | None:
+    def read(self, connection: sa.Connection, *, lock: bool = False) -> Holder | None:
         """Return the last holder; with ``lock``, lock the row unless it is locked already."""
         row = self.row.c
-        question = select(row.holder, row.process, row.since, row.until, ServerTime().label("now"))
+        question = sa.select(
+            row.holder, row.process, row.since, row.until, ServerTime().label("now")
+        )
         if lock:
             question = question.with_for_update(skip_locked=True)
         found = connection.execute(question).first()
         return None if found is None else Holder(*found)
 
-    def keep(self, connection: Connection) -> None:
+    def keep(self, connection: sa.Connection) -> None:
         """Renew the claim for a whole term.
 
         Raises:
@@ -138,12 +131,12 @@ class Claim:
         if not self._write(connection, self.row.c.holder == self.holder):
             raise self._lost()
 
-    def free(self, connection: Connection) -> None:
+    def free(self, connection: sa.Connection) -> None:
         """End the claim, so that the next roll-out can take it at once."""
         mine = self.row.c.holder == self.holder
         connection.execute(self.row.update().where(mine).values(until=self.row.c.since))
 
-    def drop(self, connection: Connection) -> None:
+    def drop(self, connection: sa.Connection) -> None:
         """Drop the table. Only the holder of the row may do it: another's claim would be lost."""
         connection.execute(DropTable(self.row, if_exists=True))
 
@@ -155,7 +148,7 @@ class Claim:
         return time.monotonic() >= self._due
 
     @contextmanager
-    def locked(self, second: Connection | None) -> Iterator[None]:
+    def locked(self, second: sa.Connection | None) -> Iterator[None]:
         """Lock the row during a statement that may outlast the term.
 
         It is locked on a second connection, because MariaDB commits before it changes a table.
@@ -164,7 +157,7 @@ class Claim:
         if second is None:
             yield
             return
-        mine = select(self.row.c.id).where(self.row.c.holder == self.holder)
+        mine = sa.select(self.row.c.id).where(self.row.c.holder == self.holder)
         try:
             if second.execute(mine.with_for_update()).first() is None:
                 raise self._lost()
@@ -175,21 +168,21 @@ class Claim:
 
     # -- the row -----------------------------------------------------------------------------------
 
-    def _insert(self, connection: Connection) -> None:
+    def _insert(self, connection: sa.Connection) -> None:
         """Insert a row without a holder; a process that comes at the same time does the same."""
         insert = database_of(connection.dialect).insert_if_absent(self.row)
         assert insert is not None
         before = {"id": 1, "holder": "", "process": "", "since": ServerTime()}
         connection.execute(insert.values(**before, until=add_milliseconds(ServerTime(), -1000)))
 
-    def _write(self, connection: Connection, *mine: Any, **values: Any) -> bool:
+    def _write(self, connection: sa.Connection, *mine: Any, **values: Any) -> bool:
         until = add_milliseconds(ServerTime(), round(1000 * TERM))
         began = time.monotonic()
         written = connection.execute(self.row.update().where(*mine).values(until=until, **values))
         self._due = began + TERM / 3
         return bool(written.rowcount)
 
-    def _taken(self, connection: Connection) -> OptilockError:
+    def _taken(self, connection: sa.Connection) -> OptilockError:
         holder = self.read(connection)
         if holder is None:
             return OptilockError(f"Another roll-out of {self.name} is just ending: run this again.")
@@ -202,7 +195,7 @@ class Claim:
         )
 
 
-def claim_for(connection: Connection, ways: Ways, target: Target) -> Claim:
+def claim_for(connection: sa.Connection, ways: Ways, target: Target) -> Claim:
     """Return the claim of a table: the same one for every name and schema that leads to it."""
     table = target.table
     return claim_of(table.name, table.schema or ways.current_schema(connection))
@@ -213,21 +206,21 @@ def claim_of(table: str, schema: str | None) -> Claim:
     name = f"{PREFIX}{table}"
     if len(name.encode()) > _LONGEST:
         name = f"{PREFIX}{hashlib.sha256(table.encode()).hexdigest()[:32]}"
-    row = Table(
+    row = sa.Table(
         name,
-        MetaData(),
-        Column("id", Integer, primary_key=True, autoincrement=False),
-        Column("holder", String(32), nullable=False),
-        Column("process", String(200), nullable=False),
-        Column("since", UtcDateTime(), nullable=False),
-        Column("until", UtcDateTime(), nullable=False),
+        sa.MetaData(),
+        sa.Column("id", sa.Integer, primary_key=True, autoincrement=False),
+        sa.Column("holder", sa.String(32), nullable=False),
+        sa.Column("process", sa.String(200), nullable=False),
+        sa.Column("since", UtcDateTime(), nullable=False),
+        sa.Column("until", UtcDateTime(), nullable=False),
         schema=schema,
         mysql_engine="InnoDB",
     )
     return Claim(table, row)
 
 
-def _process(connection: Connection) -> str:
+def _process(connection: sa.Connection) -> str:
     """Return our process and the number of its connection on the server, for messages."""
     number = database_of(connection.dialect).number_of(connection.connection.driver_connection)
     of_the_server = "" if number is None else f", connection {number} of the server"

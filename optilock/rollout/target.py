@@ -12,16 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sqlalchemy import (
-    Column,
-    Connection,
-    Integer,
-    MetaData,
-    PrimaryKeyConstraint,
-    Table,
-    inspect,
-    select,
-)
+import sqlalchemy as sa
 from sqlalchemy.exc import NoSuchTableError
 
 from optilock.dialects import database_of
@@ -36,7 +27,7 @@ DEFAULT = "optilock_default"
 _GENERATED = "optilock_generated"
 
 
-def target_of(connection: Connection, name: str, schema: str | None, token: Token) -> Target:
+def target_of(connection: sa.Connection, name: str, schema: str | None, token: Token) -> Target:
     """Return the table with its version column, if it has one.
 
     Raises:
@@ -51,7 +42,7 @@ def target_of(connection: Connection, name: str, schema: str | None, token: Toke
     except NoSuchTableError:
         raise ConfigurationError(_unknown(connection, name, schema, what)) from None
     database_of(connection.dialect).complete(connection, table)
-    if name in inspect(connection).get_view_names(schema=schema):
+    if name in sa.inspect(connection).get_view_names(schema=schema):
         raise ConfigurationError(
             f"{what} is a view: a version belongs to a row, and a view has none of its own. Nothing"
             " was changed; name the table that the view shows."
@@ -72,15 +63,15 @@ def target_of(connection: Connection, name: str, schema: str | None, token: Toke
     return Target(table, token, column, has_default)
 
 
-def _reflected(connection: Connection, name: str, schema: str | None) -> Table:
+def _reflected(connection: sa.Connection, name: str, schema: str | None) -> sa.Table:
     """Return the table with columns and key only.
 
     ``autoload_with`` follows every foreign key to other tables, and fails at a CHECK that is not
     validated, which an interrupted roll-out leaves behind.
     """
-    seen = inspect(connection)
+    seen = sa.inspect(connection)
     columns = [
-        Column(
+        sa.Column(
             found["name"],
             found["type"],
             nullable=found["nullable"],
@@ -89,8 +80,10 @@ def _reflected(connection: Connection, name: str, schema: str | None) -> Table:
         )
         for found in seen.get_columns(name, schema=schema)
     ]
-    key = PrimaryKeyConstraint(*seen.get_pk_constraint(name, schema=schema)["constrained_columns"])
-    return Table(name, MetaData(), *columns, key, schema=schema)
+    key = sa.PrimaryKeyConstraint(
+        *seen.get_pk_constraint(name, schema=schema)["constrained_columns"]
+    )
+    return sa.Table(name, sa.MetaData(), *columns, key, schema=schema)
 
 
 def require_present(target: Target | None, table: str) -> None:
@@ -102,15 +95,15 @@ def require_present(target: Target | None, table: str) -> None:
         )
 
 
-def _fits(connection: Connection, token: Token, column: Column[Any]) -> bool:
+def _fits(connection: sa.Connection, token: Token, column: sa.Column[Any]) -> bool:
     if token.accepts(column):
         return True
     dialect = connection.dialect
     return column.type.compile(dialect).upper() == token.type().compile(dialect).upper()
 
 
-def _require_schema(connection: Connection, schema: str | None) -> None:
-    if schema is None or schema in (names := inspect(connection).get_schema_names()):
+def _require_schema(connection: sa.Connection, schema: str | None) -> None:
+    if schema is None or schema in (names := sa.inspect(connection).get_schema_names()):
         return
     raise ConfigurationError(
         f"There is no schema {schema!r} in this database. Nothing was changed. There are:"
@@ -118,12 +111,12 @@ def _require_schema(connection: Connection, schema: str | None) -> None:
     )
 
 
-def _unknown(connection: Connection, name: str, schema: str | None, what: str) -> str:
-    names = inspect(connection).get_table_names(schema=schema)
+def _unknown(connection: sa.Connection, name: str, schema: str | None, what: str) -> str:
+    names = sa.inspect(connection).get_table_names(schema=schema)
     near = [one for one in names if one.lower() == name.lower()]
     hint = f" There is {near[0]!r}: names are case-sensitive." if near else ""
     within, _, bare = name.rpartition(".")
-    if schema is None and within and inspect(connection).has_table(bare, schema=within):
+    if schema is None and within and sa.inspect(connection).has_table(bare, schema=within):
         hint = (
             f" There is {bare!r} in the schema {within!r}: name the two by themselves, the schema"
         )
@@ -153,7 +146,7 @@ def require_name(ways: Ways, token: Token) -> None:
         )
 
 
-def require_all_rows(connection: Connection, ways: Ways, target: Target) -> None:
+def require_all_rows(connection: sa.Connection, ways: Ways, target: Target) -> None:
     """Refuse a user with hidden rows: they would get no version."""
     if ways.hides_rows(connection, target):
         raise ConfigurationError(
@@ -163,7 +156,7 @@ def require_all_rows(connection: Connection, ways: Ways, target: Target) -> None
         )
 
 
-def require_version(connection: Connection, ways: Ways, target: Target) -> None:
+def require_version(connection: sa.Connection, ways: Ways, target: Target) -> None:
     """Refuse an existing column with another meaning."""
     if target.column is None:
         return
@@ -175,11 +168,11 @@ def require_version(connection: Connection, ways: Ways, target: Target) -> None:
         )
 
 
-def _other_meanings(connection: Connection, ways: Ways, target: Target) -> Iterator[str]:
+def _other_meanings(connection: sa.Connection, ways: Ways, target: Target) -> Iterator[str]:
     name, table, schema = target.name, target.table.name, target.table.schema
     if name in target.table.primary_key.columns:
         yield "it belongs to the primary key"
-    inspector = inspect(connection)
+    inspector = sa.inspect(connection)
     keys = inspector.get_foreign_keys(table, schema)
     if any(name in key["constrained_columns"] for key in keys):
         yield "it refers to another table"
@@ -191,8 +184,8 @@ def _other_meanings(connection: Connection, ways: Ways, target: Target) -> Itera
     yield from _other_values(connection, ways, target)
 
 
-def _unique_keys(connection: Connection, table: Table) -> Iterator[Sequence[str | None]]:
-    inspector = inspect(connection)
+def _unique_keys(connection: sa.Connection, table: sa.Table) -> Iterator[Sequence[str | None]]:
+    inspector = sa.inspect(connection)
     for constraint in inspector.get_unique_constraints(table.name, table.schema):
         yield constraint["column_names"]
     for index in inspector.get_indexes(table.name, table.schema):
@@ -200,14 +193,14 @@ def _unique_keys(connection: Connection, table: Table) -> Iterator[Sequence[str 
             yield index["column_names"]
 
 
-def _other_values(connection: Connection, ways: Ways, target: Target) -> Iterator[str]:
+def _other_values(connection: sa.Connection, ways: Ways, target: Target) -> Iterator[str]:
     default, first = target.version.info[DEFAULT], ways.first_of(target.token)
-    counts = isinstance(target.token.type(), Integer)
+    counts = isinstance(target.token.type(), sa.Integer)
     if counts and default is not None and _number(default) != _number(first):
         yield f"its default is {default}, and the first version is {first}"
     chosen = target.name != Counter().column_name
     if chosen and default is None and target.version.nullable and not ways.makes_tables_anew:
-        some = select(target.keys[0]).where(target.version.is_not(None)).limit(1)
+        some = sa.select(target.keys[0]).where(target.version.is_not(None)).limit(1)
         if connection.execute(some).first() is not None:
             yield f"it has values and no default (of a version that was begun it is {first})"
 
@@ -249,7 +242,7 @@ class MissingTrigger:
 
 
 def missing_triggers(
-    connection: Connection, target: Target, guard: GuardTrigger | None
+    connection: sa.Connection, target: Target, guard: GuardTrigger | None
 ) -> tuple[MissingTrigger, ...]:
     """Return the triggers that the table lacks, or has switched off."""
     triggers = database_of(connection.dialect).guard_triggers(connection.dialect)
@@ -262,7 +255,7 @@ def missing_triggers(
 
 
 def _of_the_token(
-    connection: Connection, target: Target, found: list[Found]
+    connection: sa.Connection, target: Target, found: list[Found]
 ) -> tuple[MissingTrigger, ...]:
     if not target.token.has_trigger:
         return ()
@@ -348,7 +341,7 @@ def _other_columns(guard: GuardTrigger, target: Target) -> list[str]:
 
 
 def look_at_table(
-    connection: Connection,
+    connection: sa.Connection,
     ways: Ways,
     table: str,
     schema: str | None,

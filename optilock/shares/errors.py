@@ -13,16 +13,6 @@ from typing import Any, ClassVar
 from optilock.errors import NotFound, OptilockError, pickled_state
 from optilock.leases.errors import _HolderError
 
-__all__ = [
-    "AccessDenied",
-    "DeletePending",
-    "HandleLost",
-    "NameNotFound",
-    "Open",
-    "ReadOnlyName",
-    "SharingViolation",
-]
-
 
 @dataclass(frozen=True)
 class Open:

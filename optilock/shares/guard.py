@@ -35,21 +35,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
-from sqlalchemy import (
-    ColumnElement,
-    Connection,
-    Engine,
-    Integer,
-    Select,
-    String,
-    Table,
-    and_,
-    event,
-    inspect,
-    literal_column,
-    or_,
-    select,
-)
+import sqlalchemy as sa
 from sqlalchemy.orm import Mapper, Session
 from sqlalchemy.types import TypeEngine
 
@@ -107,18 +93,18 @@ class ShareCondition(ExplainedByMiss, Condition):
     def for_operation(self, *, deleting: bool, given: bool) -> Condition:
         return share_condition(self._mapper, self._within, deleting=deleting, given=given)
 
-    def clause(self, given: Given) -> ColumnElement[bool]:
+    def clause(self, given: Given) -> sa.ColumnElement[bool]:
         free = self._free()
-        return or_(given(_HANDLE, _KIND).is_not(None), free) if self._given else free
+        return sa.or_(given(_HANDLE, _KIND).is_not(None), free) if self._given else free
 
     @property
-    def looks(self) -> tuple[ColumnElement[Any], ...]:
+    def looks(self) -> tuple[sa.ColumnElement[Any], ...]:
         """Whether its deletion is pending, and whether no handle forbids the write.
 
         The first waits for transactions that are opening the row.
         """
         names = self._within.names
-        pending: Select[Any] = select(names.c.delete_pending)
+        pending: sa.Select[Any] = sa.select(names.c.delete_pending)
         pending = pending.where(names.c.name == name_in_sql(self._mapper))
         pending = pending.with_for_update(read=True).correlate(*self._mapper.tables)
         return pending.scalar_subquery(), self._free()
@@ -136,21 +122,23 @@ class ShareCondition(ExplainedByMiss, Condition):
             return DeletePending(name)
         return SharingViolation(name, letters(DELETE if self._deleting else WRITE), "RWD", ())
 
-    def _free(self) -> ColumnElement[bool]:
+    def _free(self) -> sa.ColumnElement[bool]:
         """SQL: no open handle forbids the write."""
         table = self._within.handles
-        against = and_(
+        against = sa.and_(
             table.c.name == name_in_sql(self._mapper), table.c.until > self._within.clock
         )
         if not self._deleting:
             unshared = table.c.share.bitwise_and(WRITE) == 0
-            against = and_(against, table.c.access != 0, unshared)
+            against = sa.and_(against, table.c.access != 0, unshared)
         return ~_exists(against, self._mapper)
 
 
-def _exists(handle: ColumnElement[bool], mapper: Mapper[Any]) -> ColumnElement[bool]:
+def _exists(handle: sa.ColumnElement[bool], mapper: Mapper[Any]) -> sa.ColumnElement[bool]:
     """SQL: there is such a handle. The lock shows the newest, not the snapshot's (MariaDB)."""
-    found: Select[Any] = select(literal_column("1")).where(handle).correlate(*mapper.tables)
+    found: sa.Select[Any] = (
+        sa.select(sa.literal_column("1")).where(handle).correlate(*mapper.tables)
+    )
     return found.with_for_update(read=True, key_share=True).exists()
 
 
@@ -194,19 +182,19 @@ class _Through(Condition):
     def for_operation(self, *, deleting: bool, given: bool) -> Condition:
         return replace(self, access=DELETE if deleting else WRITE)
 
-    def clause(self, given: Given) -> ColumnElement[bool]:
+    def clause(self, given: Given) -> sa.ColumnElement[bool]:
         return self._is_open(given, self.within.handles.c.until > self.within.clock)
 
-    def after_look(self, given: Given) -> ColumnElement[bool]:
+    def after_look(self, given: Given) -> sa.ColumnElement[bool]:
         return self._is_open(given)
 
-    def _is_open(self, given: Given, *more: ColumnElement[bool]) -> ColumnElement[bool]:
+    def _is_open(self, given: Given, *more: sa.ColumnElement[bool]) -> sa.ColumnElement[bool]:
         table = self.within.handles
         mine = given(f"share_id_{self.ordinal}", _KIND)
-        name = given(f"share_name_{self.ordinal}", String())
+        name = given(f"share_name_{self.ordinal}", sa.String())
         reaches = table.c.access.bitwise_and(self.access) != 0
-        here = and_(table.c.name == name, table.c.id == mine, reaches, *more)
-        return or_(name_in_sql(self.mapper) != name, _exists(here, self.mapper))
+        here = sa.and_(table.c.name == name, table.c.id == mine, reaches, *more)
+        return sa.or_(name_in_sql(self.mapper) != name, _exists(here, self.mapper))
 
     def missed(self, params: Mapping[str, Any], seen: Sequence[Any]) -> Condition:
         had = params[f"share_access_{self.ordinal}"]
@@ -256,7 +244,7 @@ def use(session: Session, handle: Handle) -> None:
             "shares.use() takes the handle of a row, shares.open(session, page, ...): no write is"
             " known to be of another name. Call check(..., handle=handle) for that."
         )
-    mapper: Mapper[Any] = inspect(handle.of[0])
+    mapper: Mapper[Any] = sa.inspect(handle.of[0])
     ordinal = next_ordinal(session, "optilock handles")
     demand(session, _UnderHandle(handle, mapper, ordinal))
     own_demands(session).give_row_values((facts(mapper).root, handle.of[1]), {_HANDLE: handle.id})
@@ -268,7 +256,7 @@ class Shared:
     __shares__: ClassVar[Shares] = USUAL
 
 
-@event.listens_for(Shared, "instrument_class", propagate=True)
+@sa.event.listens_for(Shared, "instrument_class", propagate=True)
 def _guard(mapper: Mapper[Any], cls: type[Any]) -> None:
     """Demand the condition for rows of the class.
 
@@ -281,14 +269,14 @@ def _guard(mapper: Mapper[Any], cls: type[Any]) -> None:
             " it out."
         )
     table = mapper.local_table
-    if not isinstance(table, Table) or mapper.concrete:
+    if not isinstance(table, sa.Table) or mapper.concrete:
         how = "to a SELECT" if not mapper.concrete else "with concrete=True"
         raise ConfigurationError(
             f"{cls.__name__} is Shared, but is mapped {how}, and the name of a row is made of its"
             " table and key: map a table of its own."
         )
     for column in table.primary_key:
-        if not isinstance(column.type, (Integer, String)):
+        if not isinstance(column.type, (sa.Integer, sa.String)):
             raise ConfigurationError(
                 f"{cls.__name__} is Shared, and the type of its key {column.name} is"
                 f" {type(column.type).__name__}: databases write such a key in several ways, and"
@@ -323,13 +311,13 @@ class Opened(RenewedPart[HandleLost]):
         """Let a watched session write the row through the handle: :func:`optilock.shares.use`."""
         use(session, self._handle)
 
-    def renew(self, engine: Engine) -> bool:
+    def renew(self, engine: sa.Engine) -> bool:
         handle = self._handle
         table = handle.within.handles
         here = _one().select_from(table).where(handle_clause(handle.within, handle.id, handle.name))
         return do_at_once(engine, here, table, self.renew_on, self._gone)
 
-    def end(self, engine: Engine) -> bool:
+    def end(self, engine: sa.Engine) -> bool:
         names = self._handle.within.names
         here = _one().select_from(names).where(names.c.name == self._handle.name)
         return do_at_once(engine, here, names, self._close_on, lambda one: None)
@@ -337,21 +325,23 @@ class Opened(RenewedPart[HandleLost]):
     def silence(self) -> HandleLost:
         return HandleLost(self._handle.name)
 
-    def renew_on(self, connection: Connection) -> None:
+    def renew_on(self, connection: sa.Connection) -> None:
         self._handle = heartbeat_on(connection, self._handle)
 
-    def _close_on(self, connection: Connection) -> None:
+    def _close_on(self, connection: sa.Connection) -> None:
         """Close it. If its time was over, the lock of its name has closed it, and it was lost."""
         alive = self._is_there(connection, self._handle.within.clock)
         self.state = close_on(connection, self._handle)
         if not alive:
             self._error = self.silence()
 
-    def _gone(self, connection: Connection) -> HandleLost | None:
+    def _gone(self, connection: sa.Connection) -> HandleLost | None:
         """Return an error if it was closed. Its time can be read only while it is locked."""
         return None if self._is_there(connection) else self.silence()
 
-    def _is_there(self, connection: Connection, now: ColumnElement[Any] | None = None) -> bool:
+    def _is_there(
+        self, connection: sa.Connection, now: sa.ColumnElement[Any] | None = None
+    ) -> bool:
         """Return whether it is stored, and lasts longer than ``now``. This waits for no lock."""
         within = self._handle.within
         found = _one().where(handle_clause(within, self._handle.id, self._handle.name))
@@ -401,7 +391,7 @@ def opened(
 
 def open_held(
     session: Session, name: Any, access: str, share: str, *, on_lost: OnLost | None, **options: Any
-) -> tuple[Opened, Engine]:
+) -> tuple[Opened, sa.Engine]:
     """Open it in the session's transaction; return it, and the engine that sends heartbeats."""
     began = time.monotonic()
     engine = connection_of(session, "opened", options["within"]).engine
@@ -409,5 +399,5 @@ def open_held(
     return Opened(open(session, name, access, share, **options), on_lost, began), engine
 
 
-def _one() -> Select[tuple[int]]:
-    return select(literal_column("1"))
+def _one() -> sa.Select[tuple[int]]:
+    return sa.select(sa.literal_column("1"))

@@ -22,20 +22,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from sqlalchemy import (
-    ColumnElement,
-    Connection,
-    String,
-    Table,
-    and_,
-    cast,
-    delete,
-    insert,
-    inspect,
-    literal,
-    select,
-    update,
-)
+import sqlalchemy as sa
 from sqlalchemy.orm import InstanceState, Mapper, Session
 
 from optilock.columns.identities import identity_given
@@ -73,7 +60,7 @@ class LockedName:
     """A name whose row is locked until the transaction is over."""
 
     within: Shares
-    connection: Connection
+    connection: sa.Connection
     name: str
     there: bool
     delete_pending: bool
@@ -103,7 +90,7 @@ class LockedName:
             return
         table = self.within.handles
         named = table.c.name == self.name
-        execute_unguarded(self.connection, delete(table).where(named, table.c.id.in_(ids)))
+        execute_unguarded(self.connection, sa.delete(table).where(named, table.c.id.in_(ids)))
         self.open = [one for one in self.open if one.id not in ids]
         self.delete_pending = self.delete_pending or any(one.delete_on_close for one in gone)
         self.settle()
@@ -123,16 +110,16 @@ class LockedName:
             "moved": table.c.moved + 1,
         }
         execute_unguarded(
-            self.connection, update(table).where(table.c.name == self.name).values(values)
+            self.connection, sa.update(table).where(table.c.name == self.name).values(values)
         )
 
     def add(self, values: Mapping[str, Any]) -> None:
         execute_unguarded(
-            self.connection, insert(self.within.handles).values(name=self.name, **values)
+            self.connection, sa.insert(self.within.handles).values(name=self.name, **values)
         )
 
 
-def connection_of(session: Session, call: str, within: Shares) -> Connection:
+def connection_of(session: Session, call: str, within: Shares) -> sa.Connection:
     """Return the session's connection to the tables.
 
     Raises:
@@ -142,12 +129,12 @@ def connection_of(session: Session, call: str, within: Shares) -> Connection:
     return own_connection(session, {"clause": within.names.update()})
 
 
-def lock_name(connection: Connection, within: Shares, name: str) -> LockedName:
+def lock_name(connection: sa.Connection, within: Shares, name: str) -> LockedName:
     """Lock the name for ourselves, and close the handles whose time is over."""
     return _looked_at(connection, within, name, exclusive=True)
 
 
-def lock_name_shared(connection: Connection, within: Shares, name: str) -> LockedName:
+def lock_name_shared(connection: sa.Connection, within: Shares, name: str) -> LockedName:
     """Lock the name against opening and closing, but not against other such locks.
 
     Expired handles are left out here. The next exclusive lock of the name closes them.
@@ -155,7 +142,7 @@ def lock_name_shared(connection: Connection, within: Shares, name: str) -> Locke
     return _looked_at(connection, within, name, exclusive=False)
 
 
-def read_name(connection: Connection, within: Shares, name: str) -> LockedName | None:
+def read_name(connection: sa.Connection, within: Shares, name: str) -> LockedName | None:
     """Return the name as it is now, without a lock; ``None`` if it was never opened."""
     row = execute_unguarded(connection, _name_query(within, name)).mappings().first()
     if row is None:
@@ -164,7 +151,9 @@ def read_name(connection: Connection, within: Shares, name: str) -> LockedName |
     return _without_expired(_name_of(connection, within, row, found))
 
 
-def _looked_at(connection: Connection, within: Shares, name: str, *, exclusive: bool) -> LockedName:
+def _looked_at(
+    connection: sa.Connection, within: Shares, name: str, *, exclusive: bool
+) -> LockedName:
     database_of(connection.dialect).begin_writing(connection, within.names)
     query = _name_query(within, name).with_for_update(read=not exclusive)
     row = execute_unguarded(connection, query).mappings().first()
@@ -186,16 +175,16 @@ def _looked_at(connection: Connection, within: Shares, name: str, *, exclusive: 
 
 
 def _name_query(within: Shares, name: str) -> Any:
-    return select(within.names).where(within.names.c.name == name)
+    return sa.select(within.names).where(within.names.c.name == name)
 
 
 def _handles_query(within: Shares, name: str) -> Any:
     table = within.handles
-    query = select(table, (table.c.until > within.clock).label("alive"))
+    query = sa.select(table, (table.c.until > within.clock).label("alive"))
     return query.where(table.c.name == name).order_by(table.c.id)
 
 
-def _read_handles(connection: Connection, query: Any) -> list[StoredHandle]:
+def _read_handles(connection: sa.Connection, query: Any) -> list[StoredHandle]:
     rows = execute_unguarded(connection, query).mappings()
     return [
         StoredHandle(**{name: row[name] for name in StoredHandle.__match_args__}) for row in rows
@@ -203,7 +192,7 @@ def _read_handles(connection: Connection, query: Any) -> list[StoredHandle]:
 
 
 def _name_of(
-    connection: Connection, within: Shares, row: Any, found: list[StoredHandle]
+    connection: sa.Connection, within: Shares, row: Any, found: list[StoredHandle]
 ) -> LockedName:
     flags = {name: row[name] for name in ("name", "there", "delete_pending", "read_only")}
     return LockedName(within, connection, open=found, **flags)
@@ -219,7 +208,7 @@ def _without_expired(name: LockedName) -> LockedName:
     return name
 
 
-def _make(connection: Connection, within: Shares, name: str) -> None:
+def _make(connection: sa.Connection, within: Shares, name: str) -> None:
     """Make the row of a name; another program may be making it at the same time."""
     table = within.names
     changes = {"moved": table.c.moved}
@@ -228,10 +217,10 @@ def _make(connection: Connection, within: Shares, name: str) -> None:
     execute_unguarded(connection, made.values(name=name, **values))
 
 
-def handle_clause(within: Shares, mine: uuid.UUID, name: str) -> ColumnElement[bool]:
+def handle_clause(within: Shares, mine: uuid.UUID, name: str) -> sa.ColumnElement[bool]:
     """Return the SQL condition for this handle."""
     table = within.handles
-    return and_(table.c.name == name, table.c.id == mine)
+    return sa.and_(table.c.name == name, table.c.id == mine)
 
 
 # -- rows as names ---------------------------------------------------------------------------------
@@ -243,14 +232,14 @@ def shares_of(mapper: Mapper[Any]) -> Shares | None:
     return found
 
 
-def name_in_sql(mapper: Mapper[Any]) -> ColumnElement[str]:
+def name_in_sql(mapper: Mapper[Any]) -> sa.ColumnElement[str]:
     """Return the SQL expression for the name of a row."""
     table: Any = facts(mapper).root.local_table
-    name: ColumnElement[Any] = literal(f"{table.name}/", String)
+    name: sa.ColumnElement[Any] = sa.literal(f"{table.name}/", sa.String)
     for number, column in enumerate(facts(mapper).root.primary_key):
         if number:
-            name = name + literal(",", String)
-        name = name + (column if isinstance(column.type, String) else cast(column, String))
+            name = name + sa.literal(",", sa.String)
+        name = name + (column if isinstance(column.type, sa.String) else sa.cast(column, sa.String))
     return name
 
 
@@ -270,12 +259,12 @@ def name_and_row(
     refuse_impossible_key(session, mapper, identity)
     connection = connection_to_write(session, mapper)
     keys = facts(mapper).root.primary_key
-    query = select(name_in_sql(mapper), *keys).where(
+    query = sa.select(name_in_sql(mapper), *keys).where(
         *(key == value for key, value in zip(keys, identity, strict=True))
     )
     if lock:
         database, table = database_of(connection.dialect), facts(mapper).root.local_table
-        assert isinstance(table, Table)
+        assert isinstance(table, sa.Table)
         database.begin_writing(connection, table)
         lock_row = partial(database.lock, query, table, deleting=False)
         found = ask_with_hint(
@@ -290,10 +279,10 @@ def name_and_row(
 
 def _row_given(given: Any, call: str) -> Row:
     if isinstance(given, tuple) and len(given) == 2:
-        mapper = inspect(given[0], raiseerr=False)
+        mapper = sa.inspect(given[0], raiseerr=False)
         if isinstance(mapper, Mapper) and shares_of(mapper):
             return mapper, tuple(identity_given(f"shares.{call}", mapper, given[1]))
-    state = inspect(given, raiseerr=False)
+    state = sa.inspect(given, raiseerr=False)
     if isinstance(state, InstanceState) and state.key and shares_of(state.mapper):
         return state.mapper, identity_of(state)
     raise ConfigurationError(

@@ -33,17 +33,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import (
-    BigInteger,
-    Boolean,
-    Column,
-    Index,
-    MetaData,
-    SmallInteger,
-    String,
-    Table,
-    Text,
-)
+import sqlalchemy as sa
 
 from optilock.tables import ANY_UUID, Step, TableSet, exact_text
 from optilock.tokens.timestamp import ServerTime, UtcDateTime
@@ -52,24 +42,24 @@ from optilock.tokens.timestamp import ServerTime, UtcDateTime
 
 _TOKENS = "optilock_commit_tokens"
 _TOKENS_INDEX = "optilock_commit_tokens_created_at"
-_token_metadata = MetaData()
+_token_metadata = sa.MetaData()
 
-commit_tokens = Table(
+commit_tokens = sa.Table(
     _TOKENS,
     _token_metadata,
-    Column("token", exact_text(), primary_key=True),
-    Column("result", Text),
-    Column("created_at", UtcDateTime(), nullable=False, default=ServerTime()),
-    Index(_TOKENS_INDEX, "created_at"),
+    sa.Column("token", exact_text(), primary_key=True),
+    sa.Column("result", sa.Text),
+    sa.Column("created_at", UtcDateTime(), nullable=False, default=ServerTime()),
+    sa.Index(_TOKENS_INDEX, "created_at"),
 )
 
 
 def _create_tokens(op: Any, schema: str | None) -> None:
     op.create_table(
         _TOKENS,
-        Column("token", exact_text(), primary_key=True),
-        Column("result", Text),
-        Column("created_at", UtcDateTime(), nullable=False),
+        sa.Column("token", exact_text(), primary_key=True),
+        sa.Column("result", sa.Text),
+        sa.Column("created_at", UtcDateTime(), nullable=False),
         schema=schema,
     )
     op.create_index(_TOKENS_INDEX, _TOKENS, ["created_at"], schema=schema)
@@ -84,21 +74,21 @@ COMMIT_TOKENS = TableSet("commit_tokens", _token_metadata, (Step(_create_tokens,
 # -- leases ----------------------------------------------------------------------------------------
 
 _LEASES = "optilock_leases"
-_lease_metadata = MetaData()
+_lease_metadata = sa.MetaData()
 
 
-def _of_leases() -> list[Column[Any]]:
+def _of_leases() -> list[sa.Column[Any]]:
     return [
-        Column("name", exact_text(), primary_key=True),
-        Column("lease_id", ANY_UUID),
-        Column("lease_since", UtcDateTime()),
-        Column("lease_until", UtcDateTime()),
-        Column("lease_length", BigInteger()),
-        Column("lease_fence", BigInteger(), nullable=False, server_default="0"),
+        sa.Column("name", exact_text(), primary_key=True),
+        sa.Column("lease_id", ANY_UUID),
+        sa.Column("lease_since", UtcDateTime()),
+        sa.Column("lease_until", UtcDateTime()),
+        sa.Column("lease_length", sa.BigInteger()),
+        sa.Column("lease_fence", sa.BigInteger(), nullable=False, server_default="0"),
     ]
 
 
-leases = Table(_LEASES, _lease_metadata, *_of_leases())
+leases = sa.Table(_LEASES, _lease_metadata, *_of_leases())
 
 
 def _create_leases(op: Any, schema: str | None) -> None:
@@ -114,35 +104,35 @@ LEASES = TableSet("leases", _lease_metadata, (Step(_create_leases, _drop_leases)
 # -- shares ----------------------------------------------------------------------------------------
 
 _SHARES, _HANDLES = "optilock_share_names", "optilock_share_handles"
-_share_metadata = MetaData()
+_share_metadata = sa.MetaData()
 
 
-def _of_names() -> list[Column[Any]]:
+def _of_names() -> list[sa.Column[Any]]:
     return [
-        Column("name", exact_text(), primary_key=True),
-        Column("there", Boolean(), nullable=False),
-        Column("delete_pending", Boolean(), nullable=False),
-        Column("read_only", Boolean(), nullable=False),
-        Column("moved", BigInteger(), nullable=False),
+        sa.Column("name", exact_text(), primary_key=True),
+        sa.Column("there", sa.Boolean(), nullable=False),
+        sa.Column("delete_pending", sa.Boolean(), nullable=False),
+        sa.Column("read_only", sa.Boolean(), nullable=False),
+        sa.Column("moved", sa.BigInteger(), nullable=False),
     ]
 
 
-def _of_handles() -> list[Column[Any]]:
+def _of_handles() -> list[sa.Column[Any]]:
     return [
-        Column("name", exact_text(), primary_key=True),
-        Column("id", ANY_UUID, primary_key=True),
-        Column("owner", String(200)),
-        Column("access", SmallInteger(), nullable=False),
-        Column("share", SmallInteger(), nullable=False),
-        Column("delete_on_close", Boolean(), nullable=False),
-        Column("length", BigInteger(), nullable=False),
-        Column("since", UtcDateTime(), nullable=False),
-        Column("until", UtcDateTime(), nullable=False),
+        sa.Column("name", exact_text(), primary_key=True),
+        sa.Column("id", ANY_UUID, primary_key=True),
+        sa.Column("owner", sa.String(200)),
+        sa.Column("access", sa.SmallInteger(), nullable=False),
+        sa.Column("share", sa.SmallInteger(), nullable=False),
+        sa.Column("delete_on_close", sa.Boolean(), nullable=False),
+        sa.Column("length", sa.BigInteger(), nullable=False),
+        sa.Column("since", UtcDateTime(), nullable=False),
+        sa.Column("until", UtcDateTime(), nullable=False),
     ]
 
 
-share_names = Table(_SHARES, _share_metadata, *_of_names())
-share_handles = Table(_HANDLES, _share_metadata, *_of_handles())
+share_names = sa.Table(_SHARES, _share_metadata, *_of_names())
+share_handles = sa.Table(_HANDLES, _share_metadata, *_of_handles())
 
 
 def _create_shares(op: Any, schema: str | None) -> None:

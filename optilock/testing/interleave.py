@@ -55,8 +55,6 @@ from sqlalchemy.orm import Session, SessionTransaction
 from optilock.dialects import database_of
 from optilock.errors import ConfigurationError, OptilockError
 
-__all__ = ["GRACE", "PATIENCE", "OutOfStep", "Side", "Step", "Watcher", "interleave"]
-
 S = TypeVar("S", bound=Session)
 R = TypeVar("R")
 

@@ -27,17 +27,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import (
-    Column,
-    ColumnElement,
-    DefaultClause,
-    Dialect,
-    FetchedValue,
-    TypeDecorator,
-    cast,
-    literal,
-    text,
-)
+import sqlalchemy as sa
 from sqlalchemy.types import BigInteger, Integer, String, TypeEngine, UserDefinedType
 
 from optilock.errors import ConfigurationError
@@ -53,27 +43,27 @@ class _Xid(UserDefinedType[Any]):
         return "xid"
 
 
-class TransactionId(TypeDecorator[int]):
+class TransactionId(sa.TypeDecorator[int]):
     """PostgreSQL's ``xid`` as an ``int``: cast, because nothing else can be compared with it."""
 
     impl = String
     cache_ok = True
 
-    def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
+    def load_dialect_impl(self, dialect: sa.Dialect) -> TypeEngine[Any]:
         if dialect.name not in ("postgresql", "default"):
             raise _not_postgresql(dialect.name)
         return String()
 
-    def bind_expression(self, bindparam: Any) -> ColumnElement[Any]:
-        return cast(bindparam, _Xid())
+    def bind_expression(self, bindparam: Any) -> sa.ColumnElement[Any]:
+        return sa.cast(bindparam, _Xid())
 
-    def column_expression(self, column: Any) -> ColumnElement[Any]:
-        return cast(cast(column, String()), self)
+    def column_expression(self, column: Any) -> sa.ColumnElement[Any]:
+        return sa.cast(sa.cast(column, String()), self)
 
-    def process_bind_param(self, value: Any, dialect: Dialect) -> str | None:
+    def process_bind_param(self, value: Any, dialect: sa.Dialect) -> str | None:
         return None if value is None else str(value)
 
-    def process_result_value(self, value: Any, dialect: Dialect) -> int | None:
+    def process_result_value(self, value: Any, dialect: sa.Dialect) -> int | None:
         return None if value is None else int(value)
 
 
@@ -107,22 +97,22 @@ class RowVersion(Token):
     def type(self) -> TypeEngine[Any]:
         return TransactionId() if self.xmin else BigInteger()
 
-    def accepts(self, column: Column[Any]) -> bool:
+    def accepts(self, column: sa.Column[Any]) -> bool:
         return self.xmin or isinstance(column.type, Integer)
 
-    def take(self, column: Column[Any]) -> None:
+    def take(self, column: sa.Column[Any]) -> None:
         """The database gives the first value and the following ones."""
         for what in ("default", "onupdate"):
             if getattr(column, what) is not None:
                 raise self._alone(column, what)
         if self.xmin:
             column.type, column.system = self.type(), True
-            column.server_default = FetchedValue()
+            column.server_default = sa.FetchedValue()
         elif column.server_default is None:
-            column.server_default = DefaultClause(text("1"))
-        column.server_onupdate = FetchedValue(for_update=True)
+            column.server_default = sa.DefaultClause(sa.text("1"))
+        column.server_onupdate = sa.FetchedValue(for_update=True)
 
-    def touch(self, column: Column[Any]) -> Mapping[Column[Any], ColumnElement[Any]]:
+    def touch(self, column: sa.Column[Any]) -> Mapping[sa.Column[Any], sa.ColumnElement[Any]]:
         """Any UPDATE will do; nothing can be assigned to ``xmin``."""
         if not self.xmin:
             return {column: column}
@@ -137,8 +127,8 @@ class RowVersion(Token):
     def is_system(self) -> bool:
         return self.xmin
 
-    def first(self) -> ColumnElement[Any] | None:
-        return None if self.xmin else literal(1)
+    def first(self) -> sa.ColumnElement[Any] | None:
+        return None if self.xmin else sa.literal(1)
 
     def again(self, value: Any) -> Any:
         return None if self.xmin else value + 1

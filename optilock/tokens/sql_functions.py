@@ -16,16 +16,7 @@ from datetime import UTC, datetime
 from importlib import import_module
 from typing import Any, ClassVar
 
-from sqlalchemy import (
-    BigInteger,
-    ColumnElement,
-    DateTime,
-    Dialect,
-    FunctionElement,
-    TypeDecorator,
-    Uuid,
-    bindparam,
-)
+import sqlalchemy as sa
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.types import TypeEngine
 
@@ -33,13 +24,13 @@ from optilock.errors import ConfigurationError
 from optilock.undocumented.connections import doubles_percents
 
 
-class UtcDateTime(TypeDecorator[datetime]):
+class UtcDateTime(sa.TypeDecorator[datetime]):
     """``TIMESTAMP WITH TIME ZONE``, ``DATETIME(6)``, text with six digits: always aware, in UTC.
 
     Binding a naive ``datetime`` raises ``ConfigurationError``: it does not say which moment it is.
     """
 
-    impl = DateTime
+    impl = sa.DateTime
     cache_ok = True
 
     def __init__(self) -> None:
@@ -49,14 +40,14 @@ class UtcDateTime(TypeDecorator[datetime]):
         """Return the call that makes an equal type: migration scripts contain it."""
         return f"{type(self).__name__}()"
 
-    def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
+    def load_dialect_impl(self, dialect: sa.Dialect) -> TypeEngine[Any]:
         if dialect.name in ("mysql", "mariadb"):
             from sqlalchemy.dialects import mysql
 
             return mysql.DATETIME(fsp=6)
-        return DateTime(timezone=True)
+        return sa.DateTime(timezone=True)
 
-    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+    def process_bind_param(self, value: datetime | None, dialect: sa.Dialect) -> datetime | None:
         if value is None:
             return None
         if value.tzinfo is None:
@@ -66,13 +57,13 @@ class UtcDateTime(TypeDecorator[datetime]):
         moment = value.astimezone(UTC)
         return moment if dialect.name == "postgresql" else moment.replace(tzinfo=None)
 
-    def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+    def process_result_value(self, value: datetime | None, dialect: sa.Dialect) -> datetime | None:
         if value is None:
             return None
         return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
 
 
-class DatabaseFunction(FunctionElement[Any]):
+class DatabaseFunction(sa.FunctionElement[Any]):
     """A function whose SQL is in the folder of each database."""
 
     inherit_cache = True
@@ -128,10 +119,10 @@ class Later(_Moment):
     inherit_cache = True
 
 
-def add_milliseconds(moment: ColumnElement[Any], milliseconds: Any) -> Later:
+def add_milliseconds(moment: sa.ColumnElement[Any], milliseconds: Any) -> Later:
     """Return SQL of the moment so many ``milliseconds`` (a number, or SQL of one) after it."""
     if isinstance(milliseconds, int):
-        milliseconds = bindparam(None, milliseconds, type_=BigInteger())
+        milliseconds = sa.bindparam(None, milliseconds, type_=sa.BigInteger())
     return Later(moment, milliseconds)
 
 
@@ -146,6 +137,6 @@ class RandomUuid(DatabaseFunction):
     """A UUID that the server makes."""
 
     inherit_cache = True
-    type = Uuid()
+    type = sa.Uuid()
     shown = "gen_random_uuid()"
     needed_for = ("SQL makes random versions", ": a migration has to make them.")

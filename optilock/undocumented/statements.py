@@ -7,17 +7,7 @@ from collections.abc import Callable, Mapping
 from operator import attrgetter, methodcaller
 from typing import Any, NamedTuple
 
-from sqlalchemy import (
-    LABEL_STYLE_TABLENAME_PLUS_COL,
-    Connection,
-    Delete,
-    Insert,
-    Result,
-    Select,
-    StatementLambdaElement,
-    Update,
-    event,
-)
+import sqlalchemy as sa
 from sqlalchemy.engine import ChunkedIteratorResult
 from sqlalchemy.event.registry import _EventKey
 from sqlalchemy.exc import DBAPIError, InvalidRequestError, StatementError
@@ -26,7 +16,7 @@ from sqlalchemy.util import LRUCache, concurrency
 
 from optilock.undocumented.mappers import State
 
-Change = Update | Delete | Insert
+Change = sa.Update | sa.Delete | sa.Insert
 
 
 def is_server_side(context: Any) -> bool:
@@ -34,7 +24,7 @@ def is_server_side(context: Any) -> bool:
     return bool(context._is_server_side)
 
 
-def subject_of(statement: Change | Select[Any]) -> Any:
+def subject_of(statement: Change | sa.Select[Any]) -> Any:
     """Return the class, or the alias of one, that the statement names; ``None`` for a table."""
     return statement._propagate_attrs.get("plugin_subject")
 
@@ -51,7 +41,7 @@ cache_key_of: Callable[[Any], Any] = methodcaller("_generate_cache_key")
 
 
 def wrap_error(
-    error: Exception, connection: Connection, statement: Change, params: Mapping[str, Any]
+    error: Exception, connection: sa.Connection, statement: Change, params: Mapping[str, Any]
 ) -> Exception:
     """Return the error as SQLAlchemy raises one before it has sent the statement."""
     if isinstance(error, StatementError):
@@ -74,20 +64,20 @@ def values_of(statement: Any) -> Mapping[Any, Any]:
     return getattr(statement, "_values", None) or {}
 
 
-def names_given_by(statement: Insert) -> set[str]:
+def names_given_by(statement: sa.Insert) -> set[str]:
     """Return the names of the columns that ``values()`` or ``from_select()`` give to new rows."""
     rows = [values_of(statement), *(row for some in statement._multi_values for row in some)]
     names = [name for row in rows for name in row] + list(statement._select_names or ())
     return {str(getattr(name, "key", name)) for name in names}
 
 
-def names_set_by(statement: Update) -> list[Any]:
+def names_set_by(statement: sa.Update) -> list[Any]:
     """Return the columns, attributes or texts named by ``values()`` and ``ordered_values()``."""
     ordered = getattr(statement, "_ordered_values", None) or ()  # SQLAlchemy 2.0
     return [*values_of(statement), *(name for name, _ in ordered)]
 
 
-def is_ordered(statement: Update) -> bool:
+def is_ordered(statement: sa.Update) -> bool:
     """Return whether it comes from ``ordered_values()``, so that no value can be added to it."""
     return bool(
         getattr(statement, "_ordered_values", None)  # SQLAlchemy 2.0
@@ -95,22 +85,22 @@ def is_ordered(statement: Update) -> bool:
     )
 
 
-def criteria_of(statement: Update | Delete) -> tuple[Any, ...]:
+def criteria_of(statement: sa.Update | sa.Delete) -> tuple[Any, ...]:
     """Return the parts of the WHERE."""
     return statement._where_criteria
 
 
-def loader_options_of(statement: Update | Delete) -> tuple[Any, ...]:
+def loader_options_of(statement: sa.Update | sa.Delete) -> tuple[Any, ...]:
     """Return the options that ``options()`` has added, such as ``with_loader_criteria()``."""
     return statement._with_options
 
 
-def prefixes_of(statement: Update | Delete | Insert) -> list[str]:
+def prefixes_of(statement: sa.Update | sa.Delete | sa.Insert) -> list[str]:
     """Return the texts that ``prefix_with()`` has put after the verb."""
     return [str(text) for text, _ in statement._prefixes]
 
 
-def returns_values(statement: Update | Delete) -> bool:
+def returns_values(statement: sa.Update | sa.Delete) -> bool:
     """Return whether it reads values of the rows, by ``returning()`` or ``return_defaults()``."""
     return bool(statement._returning or statement._return_defaults)
 
@@ -121,12 +111,12 @@ def returns_values(statement: Update | Delete) -> bool:
 MappersCache = LRUCache
 
 
-def upsert_of(statement: Insert) -> Any:
+def upsert_of(statement: sa.Insert) -> Any:
     """Return the ON CONFLICT or ON DUPLICATE KEY of an INSERT, if it has one."""
     return statement._post_values_clause
 
 
-def resolve_lambda(statement: StatementLambdaElement) -> Any:
+def resolve_lambda(statement: sa.StatementLambdaElement) -> Any:
     """Return the statement that ``lambda_stmt()`` makes."""
     return statement._resolved
 
@@ -134,7 +124,7 @@ def resolve_lambda(statement: StatementLambdaElement) -> Any:
 # -- queries ---------------------------------------------------------------------------------------
 
 #: The FOR UPDATE of a ``Select``, or ``None``; read for every query, so no call of Python.
-lock_of: Callable[[Select[Any]], Any] = attrgetter("_for_update_arg")
+lock_of: Callable[[sa.Select[Any]], Any] = attrgetter("_for_update_arg")
 
 
 def locks_rows(statement: Any) -> bool:
@@ -188,7 +178,7 @@ def run_of(query_or_state: Any) -> int | None:
     return run
 
 
-def may_repeat_objects(result: Result[Any]) -> bool:
+def may_repeat_objects(result: sa.Result[Any]) -> bool:
     """Return whether an object may be in several rows (a collection that is loaded by a join).
 
     A result that does not come from the session itself (``do_orm_execute``, a cache) does not show
@@ -197,7 +187,7 @@ def may_repeat_objects(result: Result[Any]) -> bool:
     return type(result) is not ChunkedIteratorResult or result._unique_filter_state is not None
 
 
-def may_lock(statement: Select[Any]) -> bool:
+def may_lock(statement: sa.Select[Any]) -> bool:
     """Return whether each row of the result stands for rows of its tables, one by one."""
     return not (
         statement._distinct
@@ -208,7 +198,7 @@ def may_lock(statement: Select[Any]) -> bool:
     )
 
 
-def has_inner_write(statement: Select[Any]) -> bool:
+def has_inner_write(statement: sa.Select[Any]) -> bool:
     """Return whether it may have a statement that writes before it (``add_cte()``)."""
     return bool(statement._independent_ctes)
 
@@ -224,7 +214,7 @@ class Joins(NamedTuple):
     full: bool
 
 
-def joins_of(statement: Select[Any]) -> Joins:
+def joins_of(statement: sa.Select[Any]) -> Joins:
     """Return the targets of ``join()`` and ``select_from()``."""
     joins = statement._setup_joins
     return Joins(
@@ -238,10 +228,10 @@ def joins_of(statement: Select[Any]) -> Joins:
 # -- older releases of SQLAlchemy ------------------------------------------------------------------
 
 
-def listen_on(connection: Connection, name: str, listener: Callable[..., Any]) -> None:
+def listen_on(connection: sa.Connection, name: str, listener: Callable[..., Any]) -> None:
     """Call ``event.listen()``; older releases refuse a connection whose engine has options."""
     try:
-        event.listen(connection, name, listener)
+        sa.event.listen(connection, name, listener)
     except InvalidRequestError:
         _EventKey(connection, name, listener, connection).listen()
 
@@ -255,8 +245,8 @@ def is_in_greenlet() -> bool:
     return isinstance(before.getcurrent(), before._AsyncIoGreenlet)
 
 
-def label_as_get(query: Select[Any]) -> Select[Any]:
+def label_as_get(query: sa.Select[Any]) -> sa.Select[Any]:
     """Return the query with its columns under the names that they have in ``get()``."""
     if hasattr(Session, "merge_all"):  # since 2.1 as in any query
         return query
-    return query.set_label_style(LABEL_STYLE_TABLENAME_PLUS_COL)
+    return query.set_label_style(sa.LABEL_STYLE_TABLENAME_PLUS_COL)

@@ -40,9 +40,9 @@ from optilock.unit.sessions import (
     forget_engine_choice,
     with_options,
 )
-from optilock.watched.guard import capture, check_before_commit, conflict_after_rollback
-from optilock.watched.guard import options as guard_options
-from optilock.watched.guard.ended_transactions import guard_commit
+from optilock.watched.guard.ended_transactions import capture, conflict_after_rollback, guard_commit
+from optilock.watched.guard.promises import check_before_commit
+from optilock.watched.session.record import options as guard_options
 from optilock.watched.session.record import record_of
 from optilock.watched.writes.send import require_row_counts
 

@@ -86,21 +86,9 @@ from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, NoResultFound
 from sqlalchemy.orm import Mapper
 from sqlalchemy.orm.exc import StaleDataError
 
+from optilock import errors
 from optilock.columns.identities import identity_in
 from optilock.dialects.transient import is_transient
-from optilock.errors import (
-    AlreadyExists,
-    BadEntity,
-    BadPrecondition,
-    BatchFailed,
-    CommitOutcomeUnknown,
-    ConditionNotCompared,
-    Entry,
-    NotFound,
-    NotWritten,
-    OptilockError,
-    PreconditionFailed,
-)
 from optilock.leases.errors import LeaseHeld, LeaseLost
 from optilock.preconditions.entity_tags import PLAIN, ETags
 from optilock.queue.errors import MessageNotFound, MessageTooLarge, ReceiptExpired
@@ -127,7 +115,7 @@ _NAMES, _LONGEST = 10, 64
 
 #: The classes whose errors a framework must hand to :func:`problem_of`, with those of
 #: :func:`optilock.dialects.unwrapped_errors`. Some of the errors have no problem document.
-ERRORS: Final = (OptilockError, StaleDataError, DBAPIError)
+ERRORS: Final = (errors.OptilockError, StaleDataError, DBAPIError)
 #: The same for classes that other libraries raise too. A client's value can cause one of them: a
 #: key that no row has or can have, a number or a text that no driver takes.
 OF_VALUES: Final = (NoResultFound, OverflowError, UnicodeEncodeError)
@@ -141,19 +129,19 @@ def problem_of(error: BaseException, *, etags: ETags = PLAIN) -> Problem | None:
     if type(error) in BY_CLASS:
         return BY_CLASS[type(error)].problem(status=error.status)  # type: ignore[attr-defined]
     match error:
-        case BatchFailed():
+        case errors.BatchFailed():
             return _of_batch(error, etags)
-        case BadPrecondition():
+        case errors.BadPrecondition():
             kind = REQUIRED if error.status == 428 else BAD_PRECONDITION
             return kind.problem(detail=error.detail)
-        case BadEntity():
+        case errors.BadEntity():
             return BAD_ENTITY.problem(detail=error.detail, names=_shown_names(error.names))
-        case AlreadyExists():
+        case errors.AlreadyExists():
             return _with_tag(EXISTS, error.status, error.etag)
-        case ConditionNotCompared():
+        case errors.ConditionNotCompared():
             _log.error("%s", error)  # a fault of the route, and not of the client
             return NOT_COMPARED.problem()
-        case NotFound() | CommitOutcomeUnknown() | NotWritten():
+        case errors.NotFound() | errors.CommitOutcomeUnknown() | errors.NotWritten():
             return next(kind for cls, kind in _PLAIN_KINDS if isinstance(error, cls)).problem()
         case StaleDataError():
             return _of_conflict(error, etags)
@@ -211,7 +199,7 @@ def _codes(error: DBAPIError) -> set[object]:
     return {one for one in (*named, *getattr(orig, "args", ())[:1]) if isinstance(one, (int, str))}
 
 
-def _of_batch(error: BatchFailed, etags: ETags) -> Problem | None:
+def _of_batch(error: errors.BatchFailed, etags: ETags) -> Problem | None:
     found = problem_of(error.cause, etags=etags)
     if found is None:
         return None
@@ -220,11 +208,11 @@ def _of_batch(error: BatchFailed, etags: ETags) -> Problem | None:
 
 
 def _of_conflict(error: Exception, etags: ETags) -> Problem:
-    entries: tuple[Entry[Any], ...] = getattr(error, "entries", ())
+    entries: tuple[errors.Entry[Any], ...] = getattr(error, "entries", ())
     one = entries[0] if len(entries) == 1 else None
     tag = getattr(error, "etag", None) or (None if one is None else _tag_in(one, etags))
     conflicts = None if one is None else _values_of(one)
-    if not isinstance(error, PreconditionFailed):
+    if not isinstance(error, errors.PreconditionFailed):
         return CONFLICT.problem(etag=tag, conflicts=conflicts)
     if entries and all(entry.database is None for entry in entries):
         return NOT_FOUND.problem()
@@ -237,7 +225,7 @@ def _with_tag(kind: Kind, status: int, etag: str | None, **members: Any) -> Prob
     return kind.problem(status=status, headers=headers, etag=etag, **members)
 
 
-def _tag_in(entry: Entry[Any], etags: ETags) -> str | None:
+def _tag_in(entry: errors.Entry[Any], etags: ETags) -> str | None:
     if entry.database is None or entry.token is None:
         return None
     version = entry.database.get(entry.token)
@@ -249,7 +237,7 @@ def _tag_in(entry: Entry[Any], etags: ETags) -> str | None:
 # -- values ----------------------------------------------------------------------------------------
 
 
-def _values_of(entry: Entry[Any]) -> dict[str, dict[str, Any]] | None:
+def _values_of(entry: errors.Entry[Any]) -> dict[str, dict[str, Any]] | None:
     """Return the values of the fields that the class lists; ``None`` if it lists none."""
     listed: Iterable[str] = getattr(entry.model, "__problem_fields__", ())
     sides = {"original": entry.original, "current": entry.current, "database": entry.database}
@@ -265,7 +253,7 @@ def _values_of(entry: Entry[Any]) -> dict[str, dict[str, Any]] | None:
     return {name: values for name, values in found.items() if values} or None
 
 
-def _is_in_conflict(entry: Entry[Any], name: str) -> bool:
+def _is_in_conflict(entry: errors.Entry[Any], name: str) -> bool:
     """Return ``False`` if the stored value is both the wanted one and the one that was seen."""
     stored = entry.database
     if stored is None or name not in entry.current:
@@ -390,9 +378,9 @@ AGAIN = Kind(
 )
 
 _PLAIN_KINDS: Final = (
-    (NotFound, NOT_FOUND),
-    (CommitOutcomeUnknown, UNKNOWN),
-    (NotWritten, NOT_WRITTEN),
+    (errors.NotFound, NOT_FOUND),
+    (errors.CommitOutcomeUnknown, UNKNOWN),
+    (errors.NotWritten, NOT_WRITTEN),
 )
 #: Kinds of leases, share modes and queues; the status is the error's own.
 BY_CLASS: dict[type[BaseException], Kind] = {

@@ -21,8 +21,6 @@ from optilock import UnitOfWork
 from optilock.errors import ConfigurationError
 from optilock.unit.sessions import is_async
 
-__all__ = ["REQUIRES", "Depend", "extra", "session_of_request", "sync_session"]
-
 #: An attribute of a dependency: its unit demands a condition for every row.
 REQUIRES = "_optilock_requires_conditions"
 

@@ -21,7 +21,7 @@ TOOLS = {"__init__", "alembic", "check", "cli", "old_paths", "testing"}
 OURS = re.compile(r"_?optilock[._][\w.]*")
 REGISTRIES = {"WeakKeyDictionary", "WeakValueDictionary", "WeakSet", "ContextVar", "local", "set"}
 CACHES = {"cache", "lru_cache"}
-LISTEN = {"event.listen", "event.listens_for"}
+LISTEN = {"event.listen", "event.listens_for", "sa.event.listen", "sa.event.listens_for"}
 #: Variables that hold objects of SQLAlchemy's.
 FOREIGN = {"cls", "connection", "engine", "mapper", "session", "state", "table"}
 #: Where ``cls`` or ``state`` is ours.
@@ -98,7 +98,9 @@ def covers() -> Iterator[str]:
             target = node.targets[0] if isinstance(node, ast.Assign) else None
             name: object = None
             if isinstance(node, ast.Call) and name_of(node) == "setattr":
-                name = getattr(node.args[1], "value", known.get(name_of(node.args[1])))
+                given = node.args[1]
+                constant = isinstance(given, ast.Constant)
+                name = given.value if constant else known.get(name_of(given))
             elif isinstance(target, ast.Subscript) and name_of(target) == "__dict__":
                 name = getattr(target.slice, "value", None)
             elif isinstance(target, ast.Attribute) and name_of(target.value) in FOREIGN:

@@ -13,18 +13,7 @@ from types import MappingProxyType
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import (
-    ColumnElement,
-    Connection,
-    Dialect,
-    Insert,
-    Select,
-    Table,
-    and_,
-    func,
-    text,
-    types,
-)
+import sqlalchemy as sa
 from sqlalchemy.dialects.mysql import insert
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.types import TypeEngine
@@ -76,7 +65,7 @@ _SIZED = re.compile(r"(TINY|MEDIUM|LONG)?(TEXT|BLOB)(?:\((\d+)\))?")
 _SIZES = {"TINY": (1 << 8) - 1, None: (1 << 16) - 1, "MEDIUM": (1 << 24) - 1, "LONG": (1 << 32) - 1}
 
 
-def _octets(kind: TypeEngine[Any], dialect: Dialect) -> int | None:
+def _octets(kind: TypeEngine[Any], dialect: sa.Dialect) -> int | None:
     """How many bytes a TEXT or BLOB holds; with a length it is the smallest that has room."""
     declared = _SIZED.match(kind.compile(dialect=dialect).upper())
     if declared is None:
@@ -91,7 +80,7 @@ def _octets(kind: TypeEngine[Any], dialect: Dialect) -> int | None:
 _LIMITS = Limits(
     converts=True,
     as_text=(int, float, Decimal, date, time, timedelta, UUID, Enum),
-    bools=(types.Integer, types.Numeric, types.Float),
+    bools=(sa.types.Integer, sa.types.Numeric, sa.types.Float),
     decimals=True,
     decimal_text=True,
     digits=(10, 0),
@@ -100,7 +89,7 @@ _LIMITS = Limits(
     octets=_octets,
 )
 
-_CASCADES = text(
+_CASCADES = sa.text(
     "SELECT k.table_name, k.column_name, r.referenced_table_name, r.update_rule, r.delete_rule"
     " FROM information_schema.referential_constraints r"
     " JOIN information_schema.key_column_usage k ON k.constraint_schema = r.constraint_schema"
@@ -116,7 +105,7 @@ class MariaDB(Database):
 
     # -- what a client sends ---------------------------------------------------------------------
 
-    def limits(self, dialect: Dialect) -> Limits:
+    def limits(self, dialect: sa.Dialect) -> Limits:
         """As in its strict mode, which is the usual one."""
         return _LIMITS
 
@@ -141,19 +130,19 @@ class MariaDB(Database):
 
     # -- how rows are written --------------------------------------------------------------------
 
-    def form(self, writes: list[Write], dialect: Dialect, *, locked: bool = False) -> Form:
+    def form(self, writes: list[Write], dialect: sa.Dialect, *, locked: bool = False) -> Form:
         return joined_rows(self, writes, dialect) or super().form(writes, dialect, locked=locked)
 
     def at_keys(
-        self, columns: Sequence[ColumnElement[Any]], keys: Sequence[Identity]
-    ) -> ColumnElement[bool]:
+        self, columns: Sequence[sa.ColumnElement[Any]], keys: Sequence[Identity]
+    ) -> sa.ColumnElement[bool]:
         return at_keys(columns, keys)
 
-    def lock(self, query: Select[Any], table: Table, *, deleting: bool) -> Select[Any]:
+    def lock(self, query: sa.Select[Any], table: sa.Table, *, deleting: bool) -> sa.Select[Any]:
         """FOR UPDATE through the primary key: a scan of the table would lock every row."""
         return _through_key(query, table).with_for_update()
 
-    def lock_within(self, query: Select[Any], table: Table, wait: Wait) -> Select[Any]:
+    def lock_within(self, query: sa.Select[Any], table: sa.Table, wait: Wait) -> sa.Select[Any]:
         """NOWAIT, SKIP LOCKED, or ``WAIT n``: MariaDB counts whole seconds.
 
         (https://mariadb.com/kb/en/wait-and-nowait/; SKIP LOCKED since 10.6)
@@ -165,7 +154,7 @@ class MariaDB(Database):
             return locked.with_for_update(nowait=not wait.skip, skip_locked=wait.skip)
         return locked.suffix_with(f"WAIT {math.ceil(wait.seconds)}")
 
-    def waiting(self, connection: Connection, wait: Wait) -> AbstractContextManager[None]:
+    def waiting(self, connection: sa.Connection, wait: Wait) -> AbstractContextManager[None]:
         if wait.milliseconds and not getattr(connection.dialect, "is_mariadb", False):
             raise ConfigurationError(
                 "lock(timeout=...) cannot be told to MySQL, which has no FOR UPDATE WAIT n (MariaDB"
@@ -174,20 +163,20 @@ class MariaDB(Database):
             )
         return super().waiting(connection, wait)
 
-    def share(self, query: Select[Any], table: Table) -> Select[Any]:
+    def share(self, query: sa.Select[Any], table: sa.Table) -> sa.Select[Any]:
         """LOCK IN SHARE MODE, through the primary key as well."""
         return _through_key(query, table).with_for_update(read=True)
 
     def refuses_many(self, error: DBAPIError) -> bool:
         return is_refused(error)
 
-    def has_hint(self, table: Table) -> bool:
+    def has_hint(self, table: sa.Table) -> bool:
         return has_primary(table)
 
-    def refused_hint(self, table: Table, error: DBAPIError) -> bool:
+    def refused_hint(self, table: sa.Table, error: DBAPIError) -> bool:
         return forget_primary(table, error)
 
-    def insert_if_absent(self, table: Table) -> Insert | None:
+    def insert_if_absent(self, table: sa.Table) -> sa.Insert | None:
         """INSERT IGNORE would pass over any other rule of a table as well."""
         return table.insert().prefix_with("IGNORE")
 
@@ -206,20 +195,20 @@ class MariaDB(Database):
 
     # -- one row by its key ----------------------------------------------------------------------
 
-    def telling(self, value: ColumnElement[Any]) -> ColumnElement[Any]:
+    def telling(self, value: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
         """The server's answer has what LAST_INSERT_ID() was given, of an UPDATE as well."""
-        return func.last_insert_id(value, type_=value.type)
+        return sa.func.last_insert_id(value, type_=value.type)
 
-    def upsert(self, table: Table, changes: Changes) -> Insert:
+    def upsert(self, table: sa.Table, changes: Changes) -> sa.Insert:
         """ON DUPLICATE KEY UPDATE, which a row of another key is met by as well: it stays as it is.
 
         (https://mariadb.com/kb/en/insert-on-duplicate-key-update/)
         """
         made = insert(table)
-        ours = and_(*(column == made.inserted[column.key] for column in table.primary_key))
+        ours = sa.and_(*(column == made.inserted[column.key] for column in table.primary_key))
         return made.on_duplicate_key_update(
             {
-                name: func.if_(ours, value, table.columns[name])
+                name: sa.func.if_(ours, value, table.columns[name])
                 for name, value in changes(made.inserted).items()
             }
         )
@@ -267,7 +256,7 @@ class MariaDB(Database):
 
     # -- how a table is changed while it is written ----------------------------------------------
 
-    def complete(self, connection: Connection, table: Table) -> None:
+    def complete(self, connection: sa.Connection, table: sa.Table) -> None:
         note_what_moves(connection, table)
 
     guard_triggers = MariaDBGuard
@@ -289,10 +278,10 @@ class MariaDB(Database):
 
     # -- what makes it weaker than it looks -------------------------------------------------------
 
-    def weak_settings(self, connection: Connection) -> Iterator[Weakness]:
+    def weak_settings(self, connection: sa.Connection) -> Iterator[Weakness]:
         return weak_settings(connection)
 
-    def silent_cascades(self, connection: Connection, schema: str | None) -> list[Cascade]:
+    def silent_cascades(self, connection: sa.Connection, schema: str | None) -> list[Cascade]:
         """InnoDB does them itself (https://mariadb.com/kb/en/trigger-limitations/)."""
         found = connection.execute(_CASCADES, {"schema": schema})
         return [
@@ -304,7 +293,7 @@ class MariaDB(Database):
 
     cased_columns = False
 
-    def catalogue(self, connection: Connection, schema: str | None) -> Catalogue:
+    def catalogue(self, connection: sa.Connection, schema: str | None) -> Catalogue:
         return MariaDBCatalogue(connection, schema, self.cased_columns)
 
     # -- queues ----------------------------------------------------------------------------------
@@ -314,17 +303,17 @@ class MariaDB(Database):
 
     # -- isolation -------------------------------------------------------------------------------
 
-    def begin_at(self, connection: Connection, level: str, *, read_only: bool) -> None:
+    def begin_at(self, connection: sa.Connection, level: str, *, read_only: bool) -> None:
         if level == "SERIALIZABLE" and not read_only and galera.is_node(connection):
             raise ConfigurationError(galera.NOT_SERIALIZABLE)
         super().begin_at(connection, level, read_only=read_only)
         if level == "REPEATABLE READ" and not read_only:
             _refuse_writes_over_the_snapshot(connection)
 
-    def begin_read_only(self, connection: Connection) -> None:
+    def begin_read_only(self, connection: sa.Connection) -> None:
         connection.exec_driver_sql("START TRANSACTION READ ONLY")
 
-    def refuse_short(self, dialect: Dialect) -> None:
+    def refuse_short(self, dialect: sa.Dialect) -> None:
         """To leave the transaction for a unit, and to come back, takes more trips than it saves."""
         if level_on_connect(dialect) != "AUTOCOMMIT" or not skips_rollback(dialect):
             raise ConfigurationError(
@@ -334,7 +323,7 @@ class MariaDB(Database):
                 " begin a transaction there where they need one. Nothing was sent."
             )
 
-    def without_transaction(self, connection: Connection) -> Switch:
+    def without_transaction(self, connection: sa.Connection) -> Switch:
         """The connection is in that mode; a unit that needs a transaction leaves it."""
 
         def leave() -> None:
@@ -343,7 +332,7 @@ class MariaDB(Database):
 
         return open_switch(connection, leave)
 
-    def autocommits(self, connection: Connection) -> bool:
+    def autocommits(self, connection: sa.Connection) -> bool:
         """PyMySQL, mysqlclient and asyncmy know it from the server's last answer."""
         if BEGINS in connection.info:
             return False
@@ -363,22 +352,22 @@ class MariaDB(Database):
 
     # -- a cluster -------------------------------------------------------------------------------
 
-    def locks_are_local(self, connection: Connection) -> bool:
+    def locks_are_local(self, connection: sa.Connection) -> bool:
         return galera.is_node(connection)
 
-    def is_out(self, connection: Connection, error: BaseException) -> bool:
+    def is_out(self, connection: sa.Connection, error: BaseException) -> bool:
         return galera.number_of(error) == galera.NOT_PREPARED
 
-    def see_all(self, connection: Connection) -> None:
+    def see_all(self, connection: sa.Connection) -> None:
         if galera.is_node(connection):
             galera.see_what_others_have_committed(connection)
 
 
-def _through_key(query: Select[Any], table: Table) -> Select[Any]:
+def _through_key(query: sa.Select[Any], table: sa.Table) -> sa.Select[Any]:
     return query.with_hint(table, BY_PRIMARY) if has_primary(table) else query
 
 
-def _refuse_writes_over_the_snapshot(connection: Connection) -> None:
+def _refuse_writes_over_the_snapshot(connection: sa.Connection) -> None:
     """Turn on ``innodb_snapshot_isolation`` for as long as the connection is ours.
 
     Without it REPEATABLE READ of InnoDB writes over rows that its own snapshot does not show

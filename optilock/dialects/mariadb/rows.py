@@ -27,22 +27,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from sqlalchemy import (
-    BindParameter,
-    Column,
-    ColumnElement,
-    Connection,
-    Date,
-    DateTime,
-    Delete,
-    Dialect,
-    Integer,
-    Null,
-    Numeric,
-    Table,
-    delete,
-    or_,
-)
+import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.compiler import compiles
 
@@ -83,15 +68,15 @@ def is_refused(error: DBAPIError) -> bool:
 class JoinedRows:
     """Lock, look, and one UPDATE or DELETE for the rows that match."""
 
-    def __init__(self, database: Locks, shapes: tuple[Shape, ...], dialect: Dialect) -> None:
+    def __init__(self, database: Locks, shapes: tuple[Shape, ...], dialect: sa.Dialect) -> None:
         self._database = database
         self.shape = shapes[0]
         self.dialect = dialect
         self.columns = {name: column for s in shapes for name, column in s.all_sets().items()}
         self.masked = [n for n in self.columns if any(n not in s.all_sets() for s in shapes)]
         extra = self.shape.extra_values(parameter).items()
-        self.columns |= {one.key: c for c, one in extra if isinstance(one, BindParameter)}
-        self._emptied = [column for column, one in extra if isinstance(one, Null)]
+        self.columns |= {one.key: c for c, one in extra if isinstance(one, sa.BindParameter)}
+        self._emptied = [column for column, one in extra if isinstance(one, sa.Null)]
         self._columns_carried = [
             *(condition.column for condition in (*self.shape.keys, *self.shape.matches)),
             *self.columns.values(),
@@ -101,7 +86,7 @@ class JoinedRows:
             for column in self._columns_carried
         ]
 
-    def send(self, connection: Connection, writes: list[Write]) -> list[Write]:
+    def send(self, connection: sa.Connection, writes: list[Write]) -> list[Write]:
         """Write the rows; return those that were changed by others or are gone."""
         translated = connection.get_execution_options().get("schema_translate_map")
         if translated or self._mixed(writes):  # names change in Core statements only
@@ -112,7 +97,7 @@ class JoinedRows:
                 missed += self._plainly(connection, some)
         return missed
 
-    def _together(self, connection: Connection, some: list[Write]) -> int | None:
+    def _together(self, connection: sa.Connection, some: list[Write]) -> int | None:
         """How many were written; ``None``: the server refuses such a statement, and wrote none."""
         try:
             if self.shape.deletes:
@@ -123,7 +108,7 @@ class JoinedRows:
                 raise
         return None
 
-    def _plainly(self, connection: Connection, some: list[Write]) -> list[Write]:
+    def _plainly(self, connection: sa.Connection, some: list[Write]) -> list[Write]:
         """The rows that are as they were, each in its own statement."""
         form, database = LockAndLook(self._database), self._database
         kept, missed = [], []
@@ -143,13 +128,13 @@ class JoinedRows:
             have_mixed_types(write.params.get(name) for write in writes) for name in self.columns
         )
 
-    def _delete(self, connection: Connection, writes: list[Write]) -> int:
+    def _delete(self, connection: sa.Connection, writes: list[Write]) -> int:
         compared = (*self.shape.keys, *self.shape.matches)
         rows = [tuple(write.params[c.parameter] for c in compared) for write in writes]
         statement = delete_at(self.shape.table, [c.column for c in compared], rows)
         return int(type(connection).execute(connection, statement).rowcount)
 
-    def _update(self, connection: Connection, writes: list[Write]) -> int:
+    def _update(self, connection: sa.Connection, writes: list[Write]) -> int:
         try:
             rows = [self._row(write) for write in writes]
         except Exception:  # of a value's type: SQLAlchemy meets it as well, and tells the statement
@@ -193,7 +178,7 @@ class JoinedRows:
             f"{by_key} ON {matches} SET {', '.join(changes)}"
         )
 
-    def _changes(self, table: str) -> Iterator[tuple[Column[Any], str]]:
+    def _changes(self, table: str) -> Iterator[tuple[sa.Column[Any], str]]:
         """SQL of the new value of each column: a row's own, or the stored one if it has none."""
         mask = {name: f"{_GIVEN}.m{i}" for i, name in enumerate(self.masked)}
         for i, (name, column) in enumerate(self.columns.items()):
@@ -204,7 +189,7 @@ class JoinedRows:
             yield column, value
         yield from self._computed()
 
-    def _computed(self) -> Iterator[tuple[Column[Any], str]]:
+    def _computed(self) -> Iterator[tuple[sa.Column[Any], str]]:
         """SQL ``onupdate`` values of the columns that no row sets, and those that end as NULL."""
         yield from ((column, "NULL") for column in self._emptied)
         for column in self.shape.postfetch:
@@ -219,7 +204,7 @@ def _is_as_read(write: Write, found: tuple[Any, ...]) -> bool:
     return found[: len(matches)] == read
 
 
-def _compiled(column: Column[Any], dialect: Dialect) -> str | None:
+def _compiled(column: sa.Column[Any], dialect: sa.Dialect) -> str | None:
     """The SQL of a column's ``onupdate``; ``None`` if it needs parameters."""
     default: Any = column.onupdate
     if not default.is_clause_element:
@@ -254,12 +239,12 @@ def joined_rows(database: Locks, writes: list[Write], dialect: Any) -> JoinedRow
     return form
 
 
-def _usable(shapes: tuple[Shape, ...], dialect: Dialect) -> bool:
+def _usable(shapes: tuple[Shape, ...], dialect: sa.Dialect) -> bool:
     compared = (*shapes[0].keys, *shapes[0].matches)
     set_somewhere = {column for shape in shapes for column in shape.all_sets().values()}
     computed = {c for s in shapes for c in s.postfetch if c.onupdate is not None}
     return (
-        (shapes[0].deletes or all(isinstance(c.column.type, Integer) for c in compared))
+        (shapes[0].deletes or all(isinstance(c.column.type, sa.Integer) for c in compared))
         and not any(has_bind_expression(c.type) for c in set_somewhere)
         and computed.isdisjoint(set_somewhere)
         and all(_compiled(column, dialect) is not None for column in computed)
@@ -282,35 +267,37 @@ _WITHOUT = "optilock_without_primary"
 _NO_SUCH_KEY = 1176
 #: In a row of values it compares these as a column is compared, and ASCII. It does not find 'Köln'
 #: of a latin1 column there, because the row has the connection's character set.
-_ALIKE = (Integer, Numeric, Date, DateTime)
+_ALIKE = (sa.Integer, sa.Numeric, sa.Date, sa.DateTime)
 
 #: A key of two columns counts as two.
 _VALUES = 999
 
 
-def at_keys(columns: Sequence[ColumnElement[Any]], keys: Sequence[Identity]) -> ColumnElement[bool]:
+def at_keys(
+    columns: Sequence[sa.ColumnElement[Any]], keys: Sequence[Identity]
+) -> sa.ColumnElement[bool]:
     """``key IN (…)``, or ``key IN (…) OR key IN (…)``."""
     if len(columns) > 1 and any(map(_differs, columns, zip(*keys, strict=True))):
         return key_is_one_of(columns, keys)
     step = _VALUES // len(columns)
     if len(keys) <= step:
         return rows_with_keys(columns, keys)
-    return or_(*(rows_with_keys(columns, keys[n : n + step]) for n in range(0, len(keys), step)))
+    return sa.or_(*(rows_with_keys(columns, keys[n : n + step]) for n in range(0, len(keys), step)))
 
 
-def _differs(column: ColumnElement[Any], values: tuple[Any, ...]) -> bool:
+def _differs(column: sa.ColumnElement[Any], values: tuple[Any, ...]) -> bool:
     """Return whether these may be compared differently in rows of values."""
     if isinstance(column.type, _ALIKE):
         return False
     return not all(isinstance(value, str) and value.isascii() for value in values)
 
 
-class _Name(ColumnElement[Any]):
+class _Name(sa.ColumnElement[Any]):
     """The name of a table; a text could not have every name."""
 
     inherit_cache = True  # the statement has the table in its key
 
-    def __init__(self, table: Table) -> None:
+    def __init__(self, table: sa.Table) -> None:
         self.named = table
 
 
@@ -320,16 +307,16 @@ def _name(element: _Name, compiler: Any, **options: Any) -> str:
 
 
 def delete_at(
-    table: Table, columns: Sequence[ColumnElement[Any]], keys: Sequence[Identity]
-) -> Delete:
+    table: sa.Table, columns: Sequence[sa.ColumnElement[Any]], keys: Sequence[Identity]
+) -> sa.Delete:
     """``DELETE t FROM t FORCE INDEX (PRIMARY) WHERE key IN (…)``."""
-    statement = delete(table).prefix_with(_Name(table))
+    statement = sa.delete(table).prefix_with(_Name(table))
     if has_primary(table):
         statement = statement.with_hint(BY_PRIMARY)
     return statement.where(at_keys(columns, keys))
 
 
-def has_primary(table: Table) -> bool:
+def has_primary(table: sa.Table) -> bool:
     """Return whether the key of the mapping is the table's PRIMARY KEY, as far as is known.
 
     It may be a UNIQUE key alone, or the table may be a view: :data:`BY_PRIMARY` is refused then.
@@ -337,7 +324,7 @@ def has_primary(table: Table) -> bool:
     return _WITHOUT not in table.info
 
 
-def forget_primary(table: Table, error: DBAPIError) -> bool:
+def forget_primary(table: sa.Table, error: DBAPIError) -> bool:
     """Was a statement refused because it names the key? From here on none does."""
     if error.orig is None or number_of(error.orig) != _NO_SUCH_KEY or not has_primary(table):
         return False

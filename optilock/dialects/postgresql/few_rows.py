@@ -16,17 +16,7 @@ from functools import cache, partial
 from importlib import import_module
 from typing import Any
 
-from sqlalchemy import (
-    ARRAY,
-    Connection,
-    Dialect,
-    Select,
-    any_,
-    bindparam,
-    literal_column,
-    select,
-    types,
-)
+import sqlalchemy as sa
 from sqlalchemy.types import TypeEngine
 
 from optilock.conditions.condition import parameter
@@ -50,13 +40,13 @@ _Call = tuple[str, Mapping[str, Any]]
 class _Lock:
     """The statement that locks rows in the order of their keys."""
 
-    def __init__(self, shape: Shape, dialect: Dialect) -> None:
+    def __init__(self, shape: Shape, dialect: sa.Dialect) -> None:
         (key,) = shape.keys
         self._parameter = key.parameter
-        found = key.column == any_(bindparam(_KEYS, type_=ARRAY(key.column.type)))
+        found = key.column == sa.any_(sa.bindparam(_KEYS, type_=sa.ARRAY(key.column.type)))
         waits = (one.clause(parameter) for one in BRIEFLY if one in shape.conditions)
-        query: Select[Any] = (
-            select(literal_column("1"))
+        query: sa.Select[Any] = (
+            sa.select(sa.literal_column("1"))
             .select_from(shape.table)
             .where(found, *waits)
             .order_by(key.column)
@@ -71,11 +61,11 @@ class _Lock:
 class FewRows:
     """The form for a few rows of one shape."""
 
-    def __init__(self, shape: Shape, dialect: Dialect, many: SetForm, *, locked: bool) -> None:
+    def __init__(self, shape: Shape, dialect: sa.Dialect, many: SetForm, *, locked: bool) -> None:
         self._statement, self._many = shape.statement, many
         self._lock = None if locked else _Lock(shape, dialect)
 
-    def send(self, connection: Connection, writes: list[Write]) -> list[Write]:
+    def send(self, connection: sa.Connection, writes: list[Write]) -> list[Write]:
         """Write the rows; return those that were changed by others or are gone."""
         if "schema_translate_map" in connection.get_execution_options():
             return self._many.send(connection, writes)  # the tables have other names
@@ -99,7 +89,7 @@ def one_by_one(writes: list[Write], *, locked: bool) -> list[list[Write]]:
 
 
 def few_rows(
-    writes: list[Write], dialect: Dialect, many: SetForm, *, locked: bool
+    writes: list[Write], dialect: sa.Dialect, many: SetForm, *, locked: bool
 ) -> FewRows | None:
     """Return the form, or ``None`` if psycopg cannot send these rows so."""
     shape = writes[0].shape
@@ -121,9 +111,9 @@ def _has_plain_key(shape: Shape) -> bool:
 
 def _is_plain(kind: TypeEngine[Any]) -> bool:
     """Return whether psycopg sends a list of such keys unchanged."""
-    if isinstance(kind, types.Uuid):
+    if isinstance(kind, sa.types.Uuid):
         return bool(kind.as_uuid)
-    return isinstance(kind, (types.Integer, types.Date))
+    return isinstance(kind, (sa.types.Integer, sa.types.Date))
 
 
 @cache

@@ -21,18 +21,7 @@ from collections.abc import Collection, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from sqlalchemy import (
-    Connection,
-    Dialect,
-    Select,
-    Table,
-    and_,
-    func,
-    literal_column,
-    select,
-    text,
-    update,
-)
+import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
 
 from optilock.dialects.catalogue import Catalogue, StoredColumn, StoredTable, keys_of
@@ -99,8 +88,8 @@ class PostgreSQLGuard(GuardTriggers):
         f" WHERE NOT t.tgisinternal AND {HERE} ORDER BY t.tgname"
     )
 
-    def found(self, connection: Connection, schema: str | None) -> list[Found]:
-        rows = connection.execute(text(self.catalogue), {"schema": schema})
+    def found(self, connection: sa.Connection, schema: str | None) -> list[Found]:
+        rows = connection.execute(sa.text(self.catalogue), {"schema": schema})
         return [
             Found(table, name, source, enabled, of_parent, fires + _condition(whole))
             for table, name, source, enabled, of_parent, fires, whole in rows
@@ -178,7 +167,7 @@ _ELSEWHERE = (
     " AND n.nspname IS DISTINCT FROM current_schema()"
 )
 
-_HOLDER = text(
+_HOLDER = sa.text(
     "SELECT a.pid, a.usename, a.application_name, a.state,"
     " to_char(a.xact_start AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS')"
     " FROM pg_locks l JOIN pg_stat_activity a ON a.pid = l.pid"
@@ -187,7 +176,7 @@ _HOLDER = text(
     " AND l.pid <> pg_backend_pid() ORDER BY a.xact_start LIMIT 1"
 )
 
-_CONSTRAINTS = text("SELECT conname FROM pg_constraint WHERE conrelid = CAST(:name AS regclass)")
+_CONSTRAINTS = sa.text("SELECT conname FROM pg_constraint WHERE conrelid = CAST(:name AS regclass)")
 
 
 class PostgreSQLWays(Ways):
@@ -200,12 +189,12 @@ class PostgreSQLWays(Ways):
     def takes_name(self, name: str) -> bool:
         return len(name.encode()) <= self.longest_name
 
-    def begin(self, connection: Connection, lock_timeout: float) -> None:
+    def begin(self, connection: sa.Connection, lock_timeout: float) -> None:
         """Only for this transaction: a pooler may hand the connection to another client."""
         milliseconds = f"{max(1, round(lock_timeout * 1000))}ms"
-        connection.execute(select(func.set_config("lock_timeout", milliseconds, True)))
+        connection.execute(sa.select(sa.func.set_config("lock_timeout", milliseconds, True)))
 
-    def holder(self, connection: Connection, table: Table) -> str | None:
+    def holder(self, connection: sa.Connection, table: sa.Table) -> str | None:
         """Of another user's transaction only the number is shown."""
         name = quote_table(connection.dialect, table.name, table.schema)
         found = connection.execute(_HOLDER, {"name": name}).first()
@@ -217,7 +206,7 @@ class PostgreSQLWays(Ways):
             f", in a transaction since {since} UTC" * bool(since)
         )
 
-    def add_column(self, target: Target, dialect: Dialect) -> Sequence[Step]:
+    def add_column(self, target: Target, dialect: sa.Dialect) -> Sequence[Step]:
         table, column = target.names(dialect)
         kind = target.token.type().compile(dialect)
         return [
@@ -227,40 +216,42 @@ class PostgreSQLWays(Ways):
             )
         ]
 
-    def set_default(self, target: Target, dialect: Dialect) -> Sequence[Step]:
+    def set_default(self, target: Target, dialect: sa.Dialect) -> Sequence[Step]:
         return [step_of(self._default(target, dialect))]
 
-    def _default(self, target: Target, dialect: Dialect) -> str:
+    def _default(self, target: Target, dialect: sa.Dialect) -> str:
         table, column = target.names(dialect)
         first = self.first_of(target.token)
         return f"ALTER TABLE {table} ALTER COLUMN {column} SET DEFAULT {first}"
 
-    def fill(self, connection: Connection, target: Target, after: Key | None, size: int) -> Filled:
+    def fill(
+        self, connection: sa.Connection, target: Target, after: Key | None, size: int
+    ) -> Filled:
         """Lock free rows, write them, and return the last key: one statement."""
         row = connection.execute(self._filling(target, after, size)).first()
         return (0, None) if row is None else (row[0], tuple(row[1:]))
 
-    def shown_fill(self, target: Target, dialect: Dialect, size: int) -> Sequence[str]:
+    def shown_fill(self, target: Target, dialect: sa.Dialect, size: int) -> Sequence[str]:
         return [sql_of(dialect, self._filling(target, None, size))]
 
-    def _filling(self, target: Target, after: Key | None, size: int) -> Select[Any]:
+    def _filling(self, target: Target, after: Key | None, size: int) -> sa.Select[Any]:
         free = target.next_keys(after, size).with_for_update(skip_locked=True, key_share=True)
         some = free.cte("optilock_some").prefix_with("MATERIALIZED")
-        same = and_(*(key == some.c[key.key] for key in target.keys))
+        same = sa.and_(*(key == some.c[key.key] for key in target.keys))
         filled = (
-            update(target.table)
+            sa.update(target.table)
             .where(same)
-            .values({target.version: text(self.first_of(target.token))})
-            .returning(literal_column("1").label("one"))
+            .values({target.version: sa.text(self.first_of(target.token))})
+            .returning(sa.literal_column("1").label("one"))
             .cte("optilock_filled")
         )
         return (
-            select(select(func.count()).select_from(filled).scalar_subquery(), *some.c)
+            sa.select(sa.select(sa.func.count()).select_from(filled).scalar_subquery(), *some.c)
             .order_by(*(column.desc() for column in some.c))
             .limit(1)
         )
 
-    def require(self, target: Target, dialect: Dialect) -> Sequence[Step]:
+    def require(self, target: Target, dialect: sa.Dialect) -> Sequence[Step]:
         (table, column), check = target.names(dialect), _check(target, dialect)
         alter = f"ALTER TABLE {table}"
         return [
@@ -276,28 +267,28 @@ class PostgreSQLWays(Ways):
             ),
         ]
 
-    def undo_require(self, target: Target, dialect: Dialect) -> Sequence[Step]:
+    def undo_require(self, target: Target, dialect: sa.Dialect) -> Sequence[Step]:
         """Drop the CHECK: every UPDATE of a row without a version would fail."""
         table, _ = target.names(dialect)
         return [step_of(f"ALTER TABLE {table} DROP CONSTRAINT IF EXISTS {_check(target, dialect)}")]
 
-    def hides_rows(self, connection: Connection, target: Target) -> bool:
+    def hides_rows(self, connection: sa.Connection, target: Target) -> bool:
         """Row-level security, of which table owners and superusers are usually free."""
         name = quote_table(connection.dialect, target.table.name, target.table.schema)
-        asked = text("SELECT row_security_active(CAST(:name AS regclass))")
+        asked = sa.text("SELECT row_security_active(CAST(:name AS regclass))")
         return bool(connection.scalar(asked, {"name": name}))
 
-    def current_schema(self, connection: Connection) -> str | None:
-        found: str | None = connection.scalar(text("SELECT current_schema()"))
+    def current_schema(self, connection: sa.Connection) -> str | None:
+        found: str | None = connection.scalar(sa.text("SELECT current_schema()"))
         return found
 
-    def schema_of(self, connection: Connection, table: str) -> str | None:
+    def schema_of(self, connection: sa.Connection, table: str) -> str | None:
         """Return the first schema of the ``search_path`` that has the table."""
-        found: str | None = connection.scalar(text(_ELSEWHERE), {"name": table})
+        found: str | None = connection.scalar(sa.text(_ELSEWHERE), {"name": table})
         return found
 
     def after_rename(
-        self, connection: Connection, table: str, schema: str | None, names: tuple[str, str]
+        self, connection: sa.Connection, table: str, schema: str | None, names: tuple[str, str]
     ) -> None:
         """NOT NULL is a constraint since PostgreSQL 18; the next one of that name had a number."""
         named = quote_table(connection.dialect, table, schema)
@@ -307,17 +298,17 @@ class PostgreSQLWays(Ways):
             old, new = (quote_name(connection.dialect, name) for name in (before, after))
             connection.execute(plain_ddl(f"ALTER TABLE {named} RENAME CONSTRAINT {old} TO {new}"))
 
-    def rows(self, connection: Connection, target: Target) -> int | None:
+    def rows(self, connection: sa.Connection, target: Target) -> int | None:
         """The planner's estimate."""
         table = quote_table(connection.dialect, target.table.name, target.table.schema)
         found = connection.scalar(
-            text("SELECT reltuples::bigint FROM pg_class WHERE oid = CAST(:name AS regclass)"),
+            sa.text("SELECT reltuples::bigint FROM pg_class WHERE oid = CAST(:name AS regclass)"),
             {"name": table},
         )
         return found if found is not None and found > 0 else None
 
 
-def _check(target: Target, dialect: Dialect) -> str:
+def _check(target: Target, dialect: sa.Dialect) -> str:
     """The name of the CHECK that stands for NOT NULL until the column has that."""
     name = f"optilock_{target.name}_is_there".encode()[:_LONGEST].decode(errors="ignore")
     return dialect.identifier_preparer.quote(name)

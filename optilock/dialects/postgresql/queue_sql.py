@@ -23,19 +23,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import (
-    ARRAY,
-    BigInteger,
-    Boolean,
-    Connection,
-    DateTime,
-    Integer,
-    Text,
-    Uuid,
-    bindparam,
-    column,
-    text,
-)
+import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.dialects.postgresql import insert
 
@@ -46,42 +34,42 @@ from optilock.tokens.timestamp import UtcDateTime
 
 _DIALECT = postgresql.dialect()  # type: ignore[no-untyped-call]
 _PARAMETER = re.compile(r"(?<!:):(\w+)")
-_NUMBER, _NUMBERS = BigInteger(), ARRAY(BigInteger())
+_NUMBER, _NUMBERS = sa.BigInteger(), sa.ARRAY(sa.BigInteger())
 _KINDS: dict[str, Any] = {
     "n": _NUMBER,
-    "low": DateTime(),
+    "low": sa.DateTime(),
     "low_id": _NUMBER,
     "length": _NUMBER,
     "id": _NUMBER,
     "ids": _NUMBERS,
-    "old_receipt": Uuid(),
-    "new_receipt": Uuid(),
-    "tenant": Text(),
-    "queue": Text(),
+    "old_receipt": sa.Uuid(),
+    "new_receipt": sa.Uuid(),
+    "tenant": sa.Text(),
+    "queue": sa.Text(),
     "delays": _NUMBERS,
     "ttls": _NUMBERS,
     "delay": _NUMBER,
     "ttl": _NUMBER,
-    "bodies": Text(),
-    "new_body": Text(),
-    "new_headers": Text(),
-    "headers": ARRAY(Text()),
+    "bodies": sa.Text(),
+    "new_body": sa.Text(),
+    "new_headers": sa.Text(),
+    "headers": sa.ARRAY(sa.Text()),
 }
 #: Bodies in one text, because drivers write an array of texts one by one. JSON has no bare newline.
 _LINES = "string_to_array(:bodies, chr(10))"
 _COLUMNS: dict[str, Any] = {
     "id": _NUMBER,
-    "body": Text(),
-    "headers": Text(),
+    "body": sa.Text(),
+    "headers": sa.Text(),
     "sent_at": UtcDateTime(),
     "expires_at": UtcDateTime(),
     "visible_at": UtcDateTime(),
-    "receives": Integer(),
-    "group_key": Text(),
-    "dedup_key": Text(),
-    "last_error": Text(),
-    "expired": Boolean(),
-    "last": DateTime(),
+    "receives": sa.Integer(),
+    "group_key": sa.Text(),
+    "dedup_key": sa.Text(),
+    "last_error": sa.Text(),
+    "expired": sa.Boolean(),
+    "last": sa.DateTime(),
     "last_id": _NUMBER,
 }
 
@@ -128,11 +116,11 @@ class PostgreSQLMessages(Messages):
 
     def _text(self, sql: str, columns: dict[str, Any] | None = None) -> Any:
         names = dict.fromkeys(_PARAMETER.findall(sql))
-        made = text(sql).bindparams(*(bindparam(name, type_=_KINDS[name]) for name in names))
+        made = sa.text(sql).bindparams(*(sa.bindparam(name, type_=_KINDS[name]) for name in names))
         if columns is None:
             return made
         # In their order: by their names SQLAlchemy would look for them again at each execution.
-        return made.columns(*(column(name, kind) for name, kind in columns.items()))
+        return made.columns(*(sa.column(name, kind) for name, kind in columns.items()))
 
     def _claiming(self) -> Any:
         return self._text(f"WITH {self._found()} {self._taken()}", _COLUMNS)
@@ -210,13 +198,13 @@ class PostgreSQLMessages(Messages):
 
     # -- messages --------------------------------------------------------------------------------
 
-    def claim(self, connection: Connection, n: int, length: int, receipt: UUID) -> list[Row]:
+    def claim(self, connection: sa.Connection, n: int, length: int, receipt: UUID) -> list[Row]:
         low = self._floor.next()
         rows = self._claimed(connection, n, length, receipt, low)
         return self._rest(connection, n, length, receipt, low, rows)
 
     def _claimed(
-        self, connection: Connection, n: int, length: int, receipt: UUID, low: Low
+        self, connection: sa.Connection, n: int, length: int, receipt: UUID, low: Low
     ) -> list[Row]:
         given: dict[str, Any] = {"n": n, "length": length, "new_receipt": receipt, **self._mine}
         given["low"], given["low_id"] = low
@@ -224,7 +212,7 @@ class PostgreSQLMessages(Messages):
 
     def _rest(
         self,
-        connection: Connection,
+        connection: sa.Connection,
         n: int,
         length: int,
         receipt: UUID,
@@ -238,7 +226,7 @@ class PostgreSQLMessages(Messages):
             rows = rows + self._claimed(connection, n - len(rows), length, receipt, BEGINNING)
         return sorted(rows, key=by_id)
 
-    def acknowledge(self, connection: Connection, ids: Sequence[int], receipt: UUID) -> int:
+    def acknowledge(self, connection: sa.Connection, ids: Sequence[int], receipt: UUID) -> int:
         given: dict[str, Any] = {"old_receipt": receipt, **self._mine}
         if len(ids) == 1:
             given["id"] = ids[0]
@@ -248,7 +236,7 @@ class PostgreSQLMessages(Messages):
 
     def acknowledge_and_claim(
         self,
-        connection: Connection,
+        connection: sa.Connection,
         done: tuple[Sequence[int], UUID],
         n: int,
         length: int,
@@ -277,7 +265,9 @@ class PostgreSQLMessages(Messages):
     def insert_unless(self, table: Any) -> Any:
         return insert(table).on_conflict_do_nothing()
 
-    def send(self, connection: Connection, rows: list[dict[str, Any]], receipt: UUID) -> list[int]:
+    def send(
+        self, connection: sa.Connection, rows: list[dict[str, Any]], receipt: UUID
+    ) -> list[int]:
         statement, given = self._sending(rows)
         return [*connection.scalars(statement, {**given, "new_receipt": receipt, **self._mine})]
 
@@ -298,19 +288,21 @@ class PostgreSQLMessages(Messages):
 
     notifies = True
 
-    def can_listen(self, connection: Connection) -> bool:
+    def can_listen(self, connection: sa.Connection) -> bool:
         """Not behind a pooler, where the next statement may go to another process."""
         driver: Any = connection.connection.driver_connection
         heard = hasattr(driver, "add_notify_handler") or hasattr(driver, "add_listener")
-        return heard and told_process(driver) == connection.scalar(text("SELECT pg_backend_pid()"))
+        return heard and told_process(driver) == connection.scalar(
+            sa.text("SELECT pg_backend_pid()")
+        )
 
-    def listen(self, connection: Connection) -> None:
-        connection.execute(text(f"LISTEN {self.channel}"))
+    def listen(self, connection: sa.Connection) -> None:
+        connection.execute(sa.text(f"LISTEN {self.channel}"))
 
-    def begin_watch(self, connection: Connection) -> bool:
-        return bool(connection.scalar(text(f"SELECT pg_try_advisory_lock({self.lock})")))
+    def begin_watch(self, connection: sa.Connection) -> bool:
+        return bool(connection.scalar(sa.text(f"SELECT pg_try_advisory_lock({self.lock})")))
 
-    def is_watched(self, connection: Connection) -> bool:
+    def is_watched(self, connection: sa.Connection) -> bool:
         """Return whether a waiting session, and not a sender, has the lock."""
         high, low = (self.lock >> 32) & 0xFFFFFFFF, self.lock & 0xFFFFFFFF
         asked = (
@@ -319,14 +311,14 @@ class PostgreSQLMessages(Messages):
             " AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
             f" AND classid = {high} AND objid = {low})"
         )
-        return bool(connection.scalar(text(asked)))
+        return bool(connection.scalar(sa.text(asked)))
 
-    def end_watch(self, connection: Connection) -> None:
+    def end_watch(self, connection: sa.Connection) -> None:
         left = f"SELECT pg_advisory_unlock({self.lock}), pg_notify('{self.channel}', '')"
-        connection.execute(text(left))
+        connection.execute(sa.text(left))
 
-    def tell_waiting(self, connection: Connection) -> None:
-        connection.execute(text(self._told()))
+    def tell_waiting(self, connection: sa.Connection) -> None:
+        connection.execute(sa.text(self._told()))
 
 
 def _in_utc(name: str) -> str:

@@ -29,31 +29,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from sqlalchemy import (
-    BigInteger,
-    Boolean,
-    Column,
-    ColumnElement,
-    Connection,
-    Delete,
-    Dialect,
-    Integer,
-    Update,
-    and_,
-    bindparam,
-    case,
-    cast,
-    delete,
-    false,
-    func,
-    literal_column,
-    not_,
-    null,
-    or_,
-    select,
-    union_all,
-    update,
-)
+import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.types import TypeEngine
 
@@ -86,7 +62,7 @@ class SetForm:
         self,
         database: Locks,
         shapes: tuple[Shape, ...],
-        carriers: dict[Column[Any], Carrier],
+        carriers: dict[sa.Column[Any], Carrier],
     ) -> None:
         self._database = database
         first = shapes[0]
@@ -101,7 +77,7 @@ class SetForm:
         self.carriers = carriers
         self.statement = self._statement()
 
-    def send(self, connection: Connection, writes: list[Write]) -> list[Write]:
+    def send(self, connection: sa.Connection, writes: list[Write]) -> list[Write]:
         """Write the rows; return those that were changed or are gone."""
         places = self.places(writes)
         if places is None:
@@ -150,7 +126,7 @@ class SetForm:
         keys = {f"{_OWN}k{i}": key for i, key in enumerate(self.shape.keys)}
         return keys | {f"{_OWN}w{i}": c for i, c in enumerate(self.shape.matches)}
 
-    def _set(self) -> dict[str, tuple[str, Column[Any]]]:
+    def _set(self) -> dict[str, tuple[str, sa.Column[Any]]]:
         return {f"{_OWN}c{i}": item for i, item in enumerate(self.columns.items())}
 
     def _masks(self) -> dict[str, str]:
@@ -163,47 +139,53 @@ class SetForm:
         held = self._held()
         compared = range(len(self.shape.matches))
         stands = [held.c[f"{_OWN}stands"]] if self.shape.demanded else []
-        locked = select(func.count()).select_from(held).scalar_subquery()
-        count = select(func.count()).select_from(self._written(held)).scalar_subquery()
-        differs = or_(
-            false(),
+        locked = sa.select(sa.func.count()).select_from(held).scalar_subquery()
+        count = sa.select(sa.func.count()).select_from(self._written(held)).scalar_subquery()
+        differs = sa.or_(
+            sa.false(),
             *(held.c[f"{_OWN}s{i}"].is_distinct_from(held.c[f"{_OWN}w{i}"]) for i in compared),
-            *(not_(one) for one in stands),
+            *(sa.not_(one) for one in stands),
         )
         place = held.c[f"{_OWN}place"]
-        return union_all(
-            select(cast(null(), BigInteger).label("place"), locked.label("a"), count.label("b")),
-            select(place, case((differs, 1), else_=0), literal_column("0")).where(
-                or_(differs, locked < bindparam(f"{_OWN}sent", type_=Integer))
+        return sa.union_all(
+            sa.select(
+                sa.cast(sa.null(), sa.BigInteger).label("place"),
+                locked.label("a"),
+                count.label("b"),
+            ),
+            sa.select(place, sa.case((differs, 1), else_=0), sa.literal_column("0")).where(
+                sa.or_(differs, locked < sa.bindparam(f"{_OWN}sent", type_=sa.Integer))
             ),
         )
 
     @cached_property
     def or_error(self) -> Any:
         """The statement that writes all rows, or raises an error (:mod:`raising`)."""
-        return all_or_error(self._written(self._held()), bindparam(f"{_OWN}sent", type_=Integer))
+        return all_or_error(
+            self._written(self._held()), sa.bindparam(f"{_OWN}sent", type_=sa.Integer)
+        )
 
     def _written(self, held: Any) -> Any:
         """The change of the rows of which everything is true."""
         shape, table = self.shape, self.shape.table
-        found = and_(
+        found = sa.and_(
             *(key.column == held.c[f"{_OWN}k{i}"] for i, key in enumerate(shape.keys)),
             *(held.c[f"{_OWN}s{i}"] == held.c[f"{_OWN}w{i}"] for i in range(len(shape.matches))),
             *([held.c[f"{_OWN}stands"]] if shape.demanded else []),
         )
-        change: Delete | Update
+        change: sa.Delete | sa.Update
         if shape.deletes:
-            change = delete(table).where(found)
+            change = sa.delete(table).where(found)
         else:
-            change = update(table).values(self._values(held)).where(found)
-        return change.returning(literal_column("1").label("one")).cte("optilock_written")
+            change = sa.update(table).values(self._values(held)).where(found)
+        return change.returning(sa.literal_column("1").label("one")).cte("optilock_written")
 
     def _kinds(self) -> tuple[dict[str, TypeEngine[Any]], dict[str, TypeEngine[Any]]]:
         """Return the types of the values by place, and the types of their arrays."""
         each = {place: self.shape.row_parameters[name] for place, name in self._each().items()}
         kinds = {place: self.carriers[c.column].type for place, c in self._compared().items()}
         kinds |= {place: self.carriers[column].type for place, (_, column) in self._set().items()}
-        kinds |= {place: Boolean() for place in self._masks()}
+        kinds |= {place: sa.Boolean() for place in self._masks()}
         arrays: dict[str, TypeEngine[Any]] = {place: ARRAY(one) for place, one in kinds.items()}
         arrays |= {place: array_of(kind) for place, kind in each.items()}
         return {**kinds, **each}, arrays
@@ -212,9 +194,9 @@ class SetForm:
         shape, table = self.shape, self.shape.table
         kinds, arrays = self._kinds()
         given = (
-            func.unnest(*(bindparam(place, type_=kind) for place, kind in arrays.items()))
+            sa.func.unnest(*(sa.bindparam(place, type_=kind) for place, kind in arrays.items()))
             .table_valued(
-                *(Column(place, kind) for place, kind in kinds.items()),
+                *(sa.Column(place, kind) for place, kind in kinds.items()),
                 name="given",
                 with_ordinality=f"{_OWN}place",
             )
@@ -222,13 +204,15 @@ class SetForm:
         )
         keys = list(enumerate(shape.keys))
         held = (
-            select(
+            sa.select(
                 *given.c,
                 *(c.column.label(f"{_OWN}s{i}") for i, c in enumerate(shape.matches)),
                 *self._stands(given),
             )
             .select_from(
-                given.join(table, and_(*(key.column == given.c[f"{_OWN}k{i}"] for i, key in keys)))
+                given.join(
+                    table, sa.and_(*(key.column == given.c[f"{_OWN}k{i}"] for i, key in keys))
+                )
             )
             .order_by(*(key.column for key in shape.keys))
             .with_for_update(of=table, key_share=not shape.deletes)
@@ -239,33 +223,37 @@ class SetForm:
         """Is all that the session demands true of the row? NULL counts as false."""
         each = {name: given.c[place] for place, name in self._each().items()}
 
-        def value(name: str, kind: TypeEngine[Any]) -> ColumnElement[Any]:
+        def value(name: str, kind: TypeEngine[Any]) -> sa.ColumnElement[Any]:
             return each[name] if name in each else parameter(name, kind)
 
         clauses = [one.clause(value) for one in self.shape.demanded]
-        return [func.coalesce(and_(*clauses), false()).label(f"{_OWN}stands")] if clauses else []
+        return (
+            [sa.func.coalesce(sa.and_(*clauses), sa.false()).label(f"{_OWN}stands")]
+            if clauses
+            else []
+        )
 
-    def _values(self, held: Any) -> dict[Column[Any], Any]:
+    def _values(self, held: Any) -> dict[sa.Column[Any], Any]:
         masks = {name: held.c[place] for place, name in self._masks().items()}
-        values: dict[Column[Any], Any] = {}
+        values: dict[sa.Column[Any], Any] = {}
         for place, (name, column) in self._set().items():
             value = self.carriers[column].restored(held.c[place])
             if name in masks:
                 untouched = column if column.onupdate is None else _onupdate(column)
-                value = case((masks[name], value), else_=untouched)
+                value = sa.case((masks[name], value), else_=untouched)
             values[column] = value
         each = {name: held.c[place] for place, name in self._each().items()}
         values |= self.shape.extra_values(lambda name, kind: each[name])
         return values
 
 
-def _onupdate(column: Column[Any]) -> Any:
+def _onupdate(column: sa.Column[Any]) -> Any:
     """What a row that leaves the column alone gets: the SQL ``onupdate``, or what it has."""
     default: Any = column.onupdate
     return default.arg if default.is_clause_element else column
 
 
-def set_form(database: Locks, writes: list[Write], dialect: Dialect) -> SetForm | None:
+def set_form(database: Locks, writes: list[Write], dialect: sa.Dialect) -> SetForm | None:
     """The set form for these rows, built once for each combination of shapes."""
     shapes = tuple(dict.fromkeys(write.shape for write in writes))
     forms = shapes[0].forms
@@ -276,7 +264,7 @@ def set_form(database: Locks, writes: list[Write], dialect: Dialect) -> SetForm 
     return form
 
 
-def _build(database: Locks, shapes: tuple[Shape, ...], dialect: Dialect) -> SetForm | None:
+def _build(database: Locks, shapes: tuple[Shape, ...], dialect: sa.Dialect) -> SetForm | None:
     columns = {condition.column for condition in (*shapes[0].keys, *shapes[0].matches)}
     if any(is_padded(column.type, dialect) for column in columns):
         return None
@@ -310,11 +298,11 @@ _CLAUSE = (
 class WaitsBriefly(Condition):
     """True of every row."""
 
-    def clause(self, given: Given) -> ColumnElement[bool]:
-        return literal_column(_CLAUSE, Boolean())
+    def clause(self, given: Given) -> sa.ColumnElement[bool]:
+        return sa.literal_column(_CLAUSE, sa.Boolean())
 
     @property
-    def looks(self) -> tuple[ColumnElement[Any], ...]:
+    def looks(self) -> tuple[sa.ColumnElement[Any], ...]:
         return ()
 
     def holds(self, params: Any, seen: Any) -> bool:
@@ -343,9 +331,11 @@ _PARAMETER = "optilock_"
 
 def all_or_error(written: Any, expected: Any) -> Any:
     """The statement around a change with RETURNING: as many rows as ``expected``, or an error."""
-    count = select(func.count()).select_from(written).scalar_subquery()
-    judged = case((count == expected, literal_column("'0'")), else_=literal_column(f"'{MARK}'"))
-    return select(cast(judged, Integer))
+    count = sa.select(sa.func.count()).select_from(written).scalar_subquery()
+    judged = sa.case(
+        (count == expected, sa.literal_column("'0'")), else_=sa.literal_column(f"'{MARK}'")
+    )
+    return sa.select(sa.cast(judged, sa.Integer))
 
 
 def is_mark(error: BaseException) -> bool:
@@ -373,12 +363,12 @@ def _one_row(shape: Shape) -> _OneRow:
 
     def given(name: str, kind: Any) -> Any:
         ours = names.setdefault(name, f"{_PARAMETER}{len(names)}")
-        return bindparam(ours, type_=kind)
+        return sa.bindparam(ours, type_=kind)
 
     where = [
         one.column == given(one.parameter, one.column.type) for one in (*shape.keys, *shape.matches)
     ]
     values = {column: given(name, column.type) for name, column in shape.all_sets().items()}
-    change = update(shape.table).where(*where).values(values)
-    written = change.returning(literal_column("1").label("one")).cte("optilock_written")
-    return _OneRow(all_or_error(written, literal_column("1")), names)
+    change = sa.update(shape.table).where(*where).values(values)
+    written = change.returning(sa.literal_column("1").label("one")).cte("optilock_written")
+    return _OneRow(all_or_error(written, sa.literal_column("1")), names)

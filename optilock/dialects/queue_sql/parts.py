@@ -13,19 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import (
-    BigInteger,
-    ColumnElement,
-    Connection,
-    Select,
-    Table,
-    and_,
-    bindparam,
-    delete,
-    insert,
-    or_,
-    select,
-)
+import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 
 from optilock.tables.queue import RECEIPT, MessageTables
@@ -43,14 +31,14 @@ class Place:
     tenant: str
     queue: str
     #: SQL of the time, in place of the database's own.
-    clock: ColumnElement[Any] | None = None
+    clock: sa.ColumnElement[Any] | None = None
 
     @property
-    def now(self) -> ColumnElement[Any]:
+    def now(self) -> sa.ColumnElement[Any]:
         return ServerTime() if self.clock is None else self.clock
 
     @property
-    def begun(self) -> ColumnElement[Any]:
+    def begun(self) -> sa.ColumnElement[Any]:
         return StatementTime() if self.clock is None else self.clock
 
 
@@ -63,7 +51,7 @@ def was_undone(error: BaseException) -> bool:
     return bool(vars(error).get(_UNDONE))
 
 
-def _roll_back(connection: Connection) -> None:
+def _roll_back(connection: sa.Connection) -> None:
     """The error that is under way is the news: a connection that cannot is thrown away."""
     try:
         connection.exec_driver_sql("ROLLBACK")
@@ -73,7 +61,7 @@ def _roll_back(connection: Connection) -> None:
 
 def milliseconds(name: str = "length") -> Any:
     """A number of them, as a parameter."""
-    return bindparam(name, type_=BigInteger())
+    return sa.bindparam(name, type_=sa.BigInteger())
 
 
 class Parts:
@@ -90,11 +78,11 @@ class Parts:
         self.place = place
         self.m, self.g, self.a = place.tables
 
-    def prepare(self, connection: Connection) -> None:
+    def prepare(self, connection: sa.Connection) -> None:
         """Before the first statement of a connection of our own."""
 
     @contextmanager
-    def atomic(self, connection: Connection) -> Iterator[None]:
+    def atomic(self, connection: sa.Connection) -> Iterator[None]:
         """All or nothing, on a connection in AUTOCOMMIT mode."""
         try:
             connection.exec_driver_sql(self.begin)
@@ -110,19 +98,19 @@ class Parts:
             raise
         connection.exec_driver_sql("COMMIT")
 
-    def mine(self, table: Table) -> ColumnElement[bool]:
+    def mine(self, table: sa.Table) -> sa.ColumnElement[bool]:
         c, place = table.c, self.place
-        return and_(c.tenant == place.tenant, c.queue == place.queue)
+        return sa.and_(c.tenant == place.tenant, c.queue == place.queue)
 
-    def lasts(self) -> ColumnElement[bool]:
+    def lasts(self) -> sa.ColumnElement[bool]:
         """The message has not expired."""
         m = self.m.c
-        return or_(m.expires_at.is_(None), m.expires_at > self.place.begun)
+        return sa.or_(m.expires_at.is_(None), m.expires_at > self.place.begun)
 
-    def is_visible(self, table: Table) -> ColumnElement[bool]:
+    def is_visible(self, table: sa.Table) -> sa.ColumnElement[bool]:
         return table.c.visible_at <= self.place.begun
 
-    def columns(self) -> list[ColumnElement[Any]]:
+    def columns(self) -> list[sa.ColumnElement[Any]]:
         m = self.m.c
         return [
             m.id,
@@ -138,25 +126,25 @@ class Parts:
             (m.expires_at <= self.place.begun).label("expired"),
         ]
 
-    def skip_locked(self, query: Select[Any], table: Table) -> Select[Any]:
+    def skip_locked(self, query: sa.Select[Any], table: sa.Table) -> sa.Select[Any]:
         """Rows that others have locked are left out, and those found are locked."""
         return query.with_for_update(of=table, skip_locked=True, key_share=True)
 
-    def skip_locked_all(self, query: Select[Any], table: Table) -> Select[Any]:
+    def skip_locked_all(self, query: sa.Select[Any], table: sa.Table) -> sa.Select[Any]:
         """Return the query that also skips rows with a shared lock."""
         return query.with_for_update(of=table, skip_locked=True)
 
-    def locked(self, query: Select[Any], table: Table) -> Select[Any]:
+    def locked(self, query: sa.Select[Any], table: sa.Table) -> sa.Select[Any]:
         return query.with_for_update(of=table, key_share=True)
 
-    def insert_unless(self, table: Table) -> Any:
+    def insert_unless(self, table: sa.Table) -> Any:
         """An INSERT that does nothing where there is such a row."""
         raise NotImplementedError
 
     def _received(self) -> dict[str, Any]:
         return {
             "visible_at": add_milliseconds(self.place.now, milliseconds()),
-            "receipt": bindparam("new_receipt", type_=RECEIPT),
+            "receipt": sa.bindparam("new_receipt", type_=RECEIPT),
             "receives": self.m.c.receives + 1,
         }
 
@@ -177,24 +165,26 @@ class Sending(Parts):
             "visible_at": add_milliseconds(begun, milliseconds("delay")),
             "sent_at": begun,
             "expires_at": add_milliseconds(begun, milliseconds("ttl")),
-            "receipt": bindparam("new_receipt", type_=RECEIPT),
+            "receipt": sa.bindparam("new_receipt", type_=RECEIPT),
             "receives": 0,
-            "body": bindparam("new_body"),
-            "headers": bindparam("new_headers"),
+            "body": sa.bindparam("new_body"),
+            "headers": sa.bindparam("new_headers"),
         }
 
-    def send(self, connection: Connection, rows: list[dict[str, Any]], receipt: UUID) -> list[int]:
+    def send(
+        self, connection: sa.Connection, rows: list[dict[str, Any]], receipt: UUID
+    ) -> list[int]:
         """Insert messages; their ids, in their order.
 
         A row has ``delay``, ``ttl`` (milliseconds, or ``None``), ``new_body``, which is JSON in one
         line, and ``new_headers``.
         """
-        statement = insert(self.m).values(self._new()).returning(self.m.c.id)
+        statement = sa.insert(self.m).values(self._new()).returning(self.m.c.id)
         given = [{**row, "new_receipt": receipt} for row in rows]
         return [connection.execute(statement, one).scalar_one() for one in given]
 
     def send_marked(
-        self, connection: Connection, row: dict[str, Any], group: str | None, dedup: str | None
+        self, connection: sa.Connection, row: dict[str, Any], group: str | None, dedup: str | None
     ) -> int | None:
         """Insert a message of a group, or with a deduplication key; ``None``: there is one."""
         values = {**self._new(), "group_key": group, "dedup_key": dedup}
@@ -202,14 +192,16 @@ class Sending(Parts):
         found: int | None = connection.execute(statement, row).scalar()
         return found
 
-    def same_key(self, connection: Connection, dedup: str) -> Any:
+    def same_key(self, connection: sa.Connection, dedup: str) -> Any:
         """Return ``id``, ``receives`` and ``over`` (expired) of the message with that key."""
         m = self.m
-        over = and_(m.c.expires_at.is_not(None), m.c.expires_at <= self.place.begun)
-        found = select(m.c.id, m.c.receives, over.label("over"))
+        over = sa.and_(m.c.expires_at.is_not(None), m.c.expires_at <= self.place.begun)
+        found = sa.select(m.c.id, m.c.receives, over.label("over"))
         return connection.execute(found.where(self.mine(m), m.c.dedup_key == dedup)).first()
 
-    def remove_over(self, connection: Connection, number: int) -> None:
+    def remove_over(self, connection: sa.Connection, number: int) -> None:
         m = self.m
-        mine = delete(m).where(m.c.id == number, self.mine(m), m.c.expires_at <= self.place.begun)
+        mine = sa.delete(m).where(
+            m.c.id == number, self.mine(m), m.c.expires_at <= self.place.begun
+        )
         connection.execute(mine)

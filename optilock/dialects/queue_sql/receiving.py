@@ -6,21 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import (
-    BigInteger,
-    ColumnElement,
-    Connection,
-    Select,
-    and_,
-    bindparam,
-    delete,
-    func,
-    insert,
-    literal,
-    select,
-    union_all,
-    update,
-)
+import sqlalchemy as sa
 
 from optilock.dialects.queue_sql.parts import Parts, Place, Row, by_id, milliseconds
 from optilock.tables.queue import RECEIPT
@@ -32,52 +18,54 @@ class Receiving(Parts):
     def __init__(self, place: Place) -> None:
         super().__init__(place)
         self._claim = self._claiming()
-        self._acknowledge = self._acknowledging(delete(self.m))
+        self._acknowledge = self._acknowledging(sa.delete(self.m))
 
-    def _next(self) -> Select[Any]:
+    def _next(self) -> sa.Select[Any]:
         m = self.m
-        found = select(m.c.id).where(self.mine(m), m.c.group_key.is_(None), self.is_visible(m))
-        found = found.order_by(m.c.visible_at, m.c.id).limit(bindparam("n", type_=BigInteger()))
+        found = sa.select(m.c.id).where(self.mine(m), m.c.group_key.is_(None), self.is_visible(m))
+        found = found.order_by(m.c.visible_at, m.c.id).limit(
+            sa.bindparam("n", type_=sa.BigInteger())
+        )
         return self.skip_locked(found, m)
 
     def _claiming(self) -> Any:
         chosen = self.m.c.id.in_(self._next().scalar_subquery())
-        return update(self.m).where(chosen).values(self._received()).returning(*self.columns())
+        return sa.update(self.m).where(chosen).values(self._received()).returning(*self.columns())
 
-    def claim(self, connection: Connection, n: int, length: int, receipt: UUID) -> list[Row]:
+    def claim(self, connection: sa.Connection, n: int, length: int, receipt: UUID) -> list[Row]:
         """Receive up to ``n`` messages, hidden for ``length`` milliseconds."""
         given = {"n": n, "length": length, "new_receipt": receipt}
         return sorted(connection.execute(self._claim, given).all(), key=by_id)
 
     def _take(
-        self, connection: Connection, ids: list[int], length: int, receipt: UUID
+        self, connection: sa.Connection, ids: list[int], length: int, receipt: UUID
     ) -> list[Row]:
         """Write rows that are locked, and read them."""
         if not ids:
             return []
         m = self.m
-        mine = update(m).where(m.c.id.in_(ids), self.is_visible(m)).values(self._received())
+        mine = sa.update(m).where(m.c.id.in_(ids), self.is_visible(m)).values(self._received())
         connection.execute(mine, {"length": length, "new_receipt": receipt})
-        taken = select(*self.columns()).where(m.c.id.in_(ids), m.c.receipt == receipt)
+        taken = sa.select(*self.columns()).where(m.c.id.in_(ids), m.c.receipt == receipt)
         return list(connection.execute(taken.order_by(m.c.id)).all())
 
     def _acknowledging(self, statement: Any) -> Any:
         m = self.m.c
         return statement.where(
-            m.id.in_(bindparam("ids", expanding=True, type_=BigInteger())),
-            m.receipt == bindparam("old_receipt", type_=RECEIPT),
+            m.id.in_(sa.bindparam("ids", expanding=True, type_=sa.BigInteger())),
+            m.receipt == sa.bindparam("old_receipt", type_=RECEIPT),
             self.mine(self.m),
             self.lasts(),
         )
 
-    def acknowledge(self, connection: Connection, ids: Sequence[int], receipt: UUID) -> int:
+    def acknowledge(self, connection: sa.Connection, ids: Sequence[int], receipt: UUID) -> int:
         """Delete messages that were received together; how many."""
         given = {"ids": list(ids), "old_receipt": receipt}
         return int(connection.execute(self._acknowledge, given).rowcount)
 
     def acknowledge_and_claim(
         self,
-        connection: Connection,
+        connection: sa.Connection,
         done: tuple[Sequence[int], UUID],
         n: int,
         length: int,
@@ -86,16 +74,16 @@ class Receiving(Parts):
         """Both; in one trip where :attr:`one_trip`."""
         return self.acknowledge(connection, *done), self.claim(connection, n, length, new)
 
-    def remove(self, connection: Connection, ids: Sequence[int], receipt: UUID) -> None:
+    def remove(self, connection: sa.Connection, ids: Sequence[int], receipt: UUID) -> None:
         """Delete messages that have expired."""
         m = self.m
-        connection.execute(delete(m).where(m.c.id.in_(list(ids)), m.c.receipt == receipt))
+        connection.execute(sa.delete(m).where(m.c.id.in_(list(ids)), m.c.receipt == receipt))
 
     def keep_key(
-        self, connection: Connection, ids: Sequence[int], receipt: UUID, window: int
+        self, connection: sa.Connection, ids: Sequence[int], receipt: UUID, window: int
     ) -> int:
         """Delete messages, and keep their deduplication keys for ``window`` milliseconds."""
-        statement = self._acknowledging(update(self.m)).values(
+        statement = self._acknowledging(sa.update(self.m)).values(
             visible_at=None,
             receipt=None,
             body="null",
@@ -106,18 +94,20 @@ class Receiving(Parts):
         given = {"ids": list(ids), "old_receipt": receipt, "length": window}
         return int(connection.execute(statement, given).rowcount)
 
-    def archive(self, connection: Connection, ids: Sequence[int], receipt: UUID) -> int:
+    def archive(self, connection: sa.Connection, ids: Sequence[int], receipt: UUID) -> int:
         """Copy messages into the archive; they are deleted next, in the same transaction."""
         m, a = self.m, self.a
         same = [column.name for column in a.c if column.name in m.c and column.name != "id"]
-        found = self._acknowledging(select(m.c.id, self.place.now, *(m.c[name] for name in same)))
-        statement = insert(a).from_select(["id", "archived_at", *same], found)
+        found = self._acknowledging(
+            sa.select(m.c.id, self.place.now, *(m.c[name] for name in same))
+        )
+        statement = sa.insert(a).from_select(["id", "archived_at", *same], found)
         given = {"ids": list(ids), "old_receipt": receipt}
         return int(connection.execute(statement, given).rowcount)
 
     def change(
         self,
-        connection: Connection,
+        connection: sa.Connection,
         ids: Sequence[int],
         receipt: UUID,
         values: Mapping[str, Any],
@@ -127,13 +117,13 @@ class Receiving(Parts):
         """Set columns of messages that were received together; visible after ``length``."""
         if length is not None:
             values = {**values, "visible_at": add_milliseconds(self.place.now, length)}
-        statement = self._acknowledging(update(self.m)).values(values)
+        statement = self._acknowledging(sa.update(self.m)).values(values)
         given = {"ids": list(ids), "old_receipt": receipt}
         return int(connection.execute(statement, given).rowcount)
 
     def beat(
         self,
-        connection: Connection,
+        connection: sa.Connection,
         ids: Sequence[int],
         receipt: UUID,
         length: int,
@@ -145,13 +135,13 @@ class Receiving(Parts):
         Locked messages are left alone: deleting a message must not wait for this, or the reverse.
         """
         m, g = self.m, self.g
-        held = select(m.c.id).where(self.mine(m), m.c.id.in_(list(ids)), m.c.receipt == receipt)
+        held = sa.select(m.c.id).where(self.mine(m), m.c.id.in_(list(ids)), m.c.receipt == receipt)
         free = list(connection.scalars(self.skip_locked(held, m)))
         if free:
             values = {"visible_at": add_milliseconds(self.place.now, length)}
-            connection.execute(update(m).where(m.c.id.in_(free)).values(values))
+            connection.execute(sa.update(m).where(m.c.id.in_(free)).values(values))
             if grouped:
-                mine = update(g).where(self.mine(g), g.c.holder.in_(free))
+                mine = sa.update(g).where(self.mine(g), g.c.holder.in_(free))
                 connection.execute(mine.values(values))
         return set(connection.scalars(held)) if len(free) < len(ids) else set(free)
 
@@ -164,9 +154,9 @@ class Looking(Parts):
         super().__init__(place)
         self._due = self._next_due()
 
-    def peek(self, connection: Connection, n: int) -> list[Row]:
+    def peek(self, connection: sa.Connection, n: int) -> list[Row]:
         m = self.m
-        found = select(*self.columns()).where(self.mine(m), self.is_visible(m), self.lasts())
+        found = sa.select(*self.columns()).where(self.mine(m), self.is_visible(m), self.lasts())
         alone = found.where(m.c.group_key.is_(None)).order_by(m.c.visible_at, m.c.id).limit(n)
         rows = list(connection.execute(alone).all())
         if len(rows) < n:
@@ -174,70 +164,72 @@ class Looking(Parts):
             rows += connection.execute(grouped.limit(n - len(rows))).all()
         return rows
 
-    def look(self, connection: Connection, ids: Sequence[int]) -> dict[int, UUID | None]:
+    def look(self, connection: sa.Connection, ids: Sequence[int]) -> dict[int, UUID | None]:
         """Id -> receipt, of the messages that are there."""
         m = self.m
-        found = select(m.c.id, m.c.receipt).where(
+        found = sa.select(m.c.id, m.c.receipt).where(
             m.c.id.in_(list(ids)), self.mine(m), self.lasts(), m.c.visible_at.is_not(None)
         )
         return {row[0]: row[1] for row in connection.execute(found)}
 
     def _next_due(self) -> Any:
         m, g = self.m, self.g
-        alone = select(m.c.visible_at).where(
+        alone = sa.select(m.c.visible_at).where(
             self.mine(m), m.c.group_key.is_(None), m.c.visible_at.is_not(None)
         )
-        grouped = select(g.c.visible_at).where(self.mine(g))
+        grouped = sa.select(g.c.visible_at).where(self.mine(g))
         firsts = [
             query.order_by(table.c.visible_at).limit(1).subquery()
             for query, table in ((alone, m), (grouped, g))
         ]
-        both = union_all(*(select(first.c.visible_at) for first in firsts)).subquery()
-        return select(func.min(both.c.visible_at, type_=UtcDateTime()), self.place.begun)
+        both = sa.union_all(*(sa.select(first.c.visible_at) for first in firsts)).subquery()
+        return sa.select(sa.func.min(both.c.visible_at, type_=UtcDateTime()), self.place.begun)
 
-    def due(self, connection: Connection) -> float | None:
+    def due(self, connection: sa.Connection) -> float | None:
         """Seconds until a message can be received: 0 or less, now; ``None``, there is none."""
         moment, now = connection.execute(self._due).one()
         return None if moment is None else float((moment - now).total_seconds())
 
-    def counts(self, connection: Connection, dead: str, most: int | None) -> Any:
+    def counts(self, connection: sa.Connection, dead: str, most: int | None) -> Any:
         """``waiting``, ``hidden``, ``dead``, ``oldest``, and the time."""
         m = self.m
-        mine, here = and_(self.mine(m), self.lasts()), self.is_visible(m)
-        buried = and_(m.c.tenant == self.place.tenant, m.c.queue == dead)
+        mine, here = sa.and_(self.mine(m), self.lasts()), self.is_visible(m)
+        buried = sa.and_(m.c.tenant == self.place.tenant, m.c.queue == dead)
         alone = m.c.group_key.is_(None)
         oldest = (
-            select(m.c.visible_at)
+            sa.select(m.c.visible_at)
             .where(mine, alone, here)
             .order_by(m.c.visible_at)
             .limit(1)
             .scalar_subquery()
         )
         return connection.execute(
-            select(
-                self._counted(and_(mine, here), most).label("waiting"),
-                self._counted(and_(mine, m.c.visible_at > self.place.begun), most).label("hidden"),
-                self._counted(and_(buried, m.c.visible_at.is_not(None)), most).label("dead"),
+            sa.select(
+                self._counted(sa.and_(mine, here), most).label("waiting"),
+                self._counted(sa.and_(mine, m.c.visible_at > self.place.begun), most).label(
+                    "hidden"
+                ),
+                self._counted(sa.and_(buried, m.c.visible_at.is_not(None)), most).label("dead"),
                 oldest.label("oldest"),
                 self.place.begun.label("now"),
             )
         ).one()
 
-    def _counted(self, which: ColumnElement[bool], most: int | None) -> Any:
-        found = select(literal(1).label("one")).select_from(self.m).where(which)
+    def _counted(self, which: sa.ColumnElement[bool], most: int | None) -> Any:
+        found = sa.select(sa.literal(1).label("one")).select_from(self.m).where(which)
         if most is not None:
             found = found.limit(most)
-        return select(func.count()).select_from(found.subquery()).scalar_subquery()
+        return sa.select(sa.func.count()).select_from(found.subquery()).scalar_subquery()
 
-    def purge(self, connection: Connection, n: int, *, expired: bool) -> int:
+    def purge(self, connection: sa.Connection, n: int, *, expired: bool) -> int:
         """Delete up to ``n`` messages, or those that have expired; how many were looked at."""
         m = self.m
-        found = select(m.c.id).where(self.mine(m))
+        found = sa.select(m.c.id).where(self.mine(m))
         if expired:
             found = found.where(m.c.expires_at <= self.place.begun)
         ids = list(connection.scalars(found.limit(n)))
         if ids:
-            connection.execute(delete(m).where(m.c.id.in_(ids), self.mine(m)))
+            connection.execute(sa.delete(m).where(m.c.id.in_(ids), self.mine(m)))
         return len(ids)
 
 
@@ -250,23 +242,23 @@ class Waiting(Parts):
     #: Are there notifications for those who wait? The others are asked where there are.
     notifies = False
 
-    def can_listen(self, connection: Connection) -> bool:
+    def can_listen(self, connection: sa.Connection) -> bool:
         """Return whether the driver receives notifications, from one process without a pooler."""
         return False
 
-    def listen(self, connection: Connection) -> None:
+    def listen(self, connection: sa.Connection) -> None:
         """Let this connection receive the notifications of senders."""
 
-    def begin_watch(self, connection: Connection) -> bool:
+    def begin_watch(self, connection: sa.Connection) -> bool:
         """Let senders notify this session until :meth:`end_watch`; ``False``: it cannot."""
         return False
 
-    def is_watched(self, connection: Connection) -> bool:
+    def is_watched(self, connection: sa.Connection) -> bool:
         """Return whether a session has the watch."""
         return False
 
-    def end_watch(self, connection: Connection) -> None:
+    def end_watch(self, connection: sa.Connection) -> None:
         """Give up the watch, and wake the other sessions that wait."""
 
-    def tell_waiting(self, connection: Connection) -> None:
+    def tell_waiting(self, connection: sa.Connection) -> None:
         """Wake the sessions that wait for messages, once this transaction is committed."""

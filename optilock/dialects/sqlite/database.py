@@ -12,17 +12,7 @@ from types import MappingProxyType
 from typing import Any
 from weakref import ref
 
-from sqlalchemy import (
-    URL,
-    Connection,
-    Dialect,
-    Insert,
-    NestedTransaction,
-    Select,
-    Table,
-    false,
-    types,
-)
+import sqlalchemy as sa
 from sqlalchemy.dialects.sqlite import insert
 
 from optilock.columns.values import Limits
@@ -65,7 +55,7 @@ _LIMITS = Limits(
     bits=(64, 64, 64),
     converts=True,
     as_text=(int, float, date),
-    bools=(types.Integer, types.Numeric, types.Float),
+    bools=(sa.types.Integer, sa.types.Numeric, sa.types.Float),
     decimal_text=True,
     infinity=True,
     counts_digits=False,
@@ -86,7 +76,7 @@ class SQLite(Database):
 
     # -- what a client sends ---------------------------------------------------------------------
 
-    def limits(self, dialect: Dialect) -> Limits:
+    def limits(self, dialect: sa.Dialect) -> Limits:
         """Its types are hints, but for the 64 bits of a number; NaN is stored as NULL."""
         return _LIMITS
 
@@ -113,38 +103,39 @@ class SQLite(Database):
     #: SQLITE_MAX_VARIABLE_NUMBER is 999 in old builds (https://sqlite.org/limits.html).
     max_parameters = 900
 
-    exact_types = (*Database.exact_types, types.String, types.DateTime)
-    rounded_types = (types.Numeric, types.Integer)  # it has no type for times: a CAST gives 2026
+    exact_types = (*Database.exact_types, sa.types.String, sa.types.DateTime)
+    # It has no type for times: a CAST gives 2026.
+    rounded_types = (sa.types.Numeric, sa.types.Integer)
 
-    def form(self, writes: list[Write], dialect: Dialect, *, locked: bool = False) -> Form:
+    def form(self, writes: list[Write], dialect: sa.Dialect, *, locked: bool = False) -> Form:
         """Behind a thread (aiosqlite) each row would be a hop: there lock and look is cheaper."""
         return super().form(writes, dialect, locked=locked) if dialect.is_async else RowByRow()
 
     one_lock = True
     stores_before_rows_are_read = False
 
-    def locks_rows(self, dialect: Dialect) -> bool:
+    def locks_rows(self, dialect: sa.Dialect) -> bool:
         """All of them: see :meth:`begin_writing`."""
         return True
 
-    def begin_writing(self, connection: Connection, table: Table) -> None:
+    def begin_writing(self, connection: sa.Connection, table: sa.Table) -> None:
         """Take the write lock with a DELETE that matches nothing: no other writer from here on.
 
         The sqlite3 module begins a transaction only with the first write; a SELECT before it
         would hold nothing.
         """
         require_locks(self, connection)
-        statement = table.delete().where(false())
+        statement = table.delete().where(sa.false())
         type(connection).execute(connection, statement)
 
-    def lock(self, query: Select[Any], table: Table, *, deleting: bool) -> Select[Any]:
+    def lock(self, query: sa.Select[Any], table: sa.Table, *, deleting: bool) -> sa.Select[Any]:
         return query
 
-    def lock_within(self, query: Select[Any], table: Table, wait: Wait) -> Select[Any]:
+    def lock_within(self, query: sa.Select[Any], table: sa.Table, wait: Wait) -> sa.Select[Any]:
         return query  # the one lock is taken before: see begin_writing
 
     @contextmanager
-    def waiting(self, connection: Connection, wait: Wait) -> Iterator[None]:
+    def waiting(self, connection: sa.Connection, wait: Wait) -> Iterator[None]:
         """``busy_timeout``, which belongs to the connection (https://sqlite.org/pragma.html)."""
         if wait.milliseconds is None:
             yield
@@ -154,15 +145,15 @@ class SQLite(Database):
         with send_afterwards(connection.exec_driver_sql, f"PRAGMA busy_timeout = {before}"):
             yield
 
-    def share(self, query: Select[Any], table: Table) -> Select[Any]:
+    def share(self, query: sa.Select[Any], table: sa.Table) -> sa.Select[Any]:
         return query
 
     # -- one row by its key ----------------------------------------------------------------------
 
-    def insert_unless(self, table: Table) -> Insert:
+    def insert_unless(self, table: sa.Table) -> sa.Insert:
         return insert(table).on_conflict_do_nothing(index_elements=[*table.primary_key])
 
-    def upsert(self, table: Table, changes: Changes) -> Insert:
+    def upsert(self, table: sa.Table, changes: Changes) -> sa.Insert:
         made = insert(table)
         return made.on_conflict_do_update(
             index_elements=[*table.primary_key], set_=changes(made.excluded)
@@ -195,7 +186,7 @@ class SQLite(Database):
 
     # -- how a table is changed while it is written ----------------------------------------------
 
-    def complete(self, connection: Connection, table: Table) -> None:
+    def complete(self, connection: sa.Connection, table: sa.Table) -> None:
         """``WITHOUT ROWID``, which SQLAlchemy reflects from 2.0.53 on."""
         master = f"{quote_name(connection.dialect, table.schema or 'main')}.sqlite_master"
         sql = connection.exec_driver_sql(
@@ -209,7 +200,7 @@ class SQLite(Database):
     rollout = SQLiteWays
     batch_makes_anew = True
 
-    def missing_file(self, url: URL) -> str | None:
+    def missing_file(self, url: sa.URL) -> str | None:
         path = url.database
         if not path or path.startswith((":memory:", "file:")) or os.path.isfile(path):
             return None
@@ -217,7 +208,7 @@ class SQLite(Database):
 
     # -- what makes it weaker than it looks -------------------------------------------------------
 
-    def catalogue(self, connection: Connection, schema: str | None) -> Catalogue:
+    def catalogue(self, connection: sa.Connection, schema: str | None) -> Catalogue:
         return SQLiteCatalogue(connection, schema, self.cased_columns)
 
     # -- queues ----------------------------------------------------------------------------------
@@ -231,15 +222,15 @@ class SQLite(Database):
         """None: SQLite has transactions that have begun and ones that have not, and no levels."""
         return {}
 
-    def reads_snapshot(self, connection: Connection) -> bool:
+    def reads_snapshot(self, connection: sa.Connection) -> bool:
         """Only after a real BEGIN: the driver sends none before the first write."""
         return _in_transaction(connection)
 
-    def shows_newest_after_miss(self, connection: Connection) -> bool:
+    def shows_newest_after_miss(self, connection: sa.Connection) -> bool:
         """A write takes the lock of the file, which a transaction with an older snapshot cannot."""
         return True
 
-    def begin_at(self, connection: Connection, level: str, *, read_only: bool) -> None:
+    def begin_at(self, connection: sa.Connection, level: str, *, read_only: bool) -> None:
         """Send the BEGIN that the driver leaves out until the first write.
 
         A transaction that will write and must be serializable takes the write lock at once, and
@@ -252,17 +243,17 @@ class SQLite(Database):
         else:
             _begin(connection)
 
-    def take_snapshot(self, connection: Connection, level: str, *, read_only: bool) -> None:
+    def take_snapshot(self, connection: sa.Connection, level: str, *, read_only: bool) -> None:
         """With a read: BEGIN alone reads nothing (https://sqlite.org/lang_transaction.html)."""
         if level == "REPEATABLE READ" or (level == "SERIALIZABLE" and read_only):
             connection.exec_driver_sql("SELECT 1 FROM sqlite_master LIMIT 1")
 
-    def begin_read_only(self, connection: Connection) -> None:
+    def begin_read_only(self, connection: sa.Connection) -> None:
         if not connection.exec_driver_sql("PRAGMA query_only").scalar():
             connection.exec_driver_sql("PRAGMA query_only = ON")
             undo_at_checkin(connection, "PRAGMA query_only = OFF")
 
-    def begin_savepoints(self, connection: Connection) -> None:
+    def begin_savepoints(self, connection: sa.Connection) -> None:
         """Send BEGIN before the first savepoint.
 
         Outside a transaction SAVEPOINT begins one and its RELEASE commits it
@@ -274,10 +265,10 @@ class SQLite(Database):
         covered = partial(_begin_nested, ref(connection))  # no circle: it goes back to the pool
         setattr(connection, "begin_nested", covered)  # noqa: B010
 
-    def refuse_short(self, dialect: Dialect) -> None:
+    def refuse_short(self, dialect: sa.Dialect) -> None:
         """Every driver of SQLite's has the mode."""
 
-    def without_transaction(self, connection: Connection) -> Switch | None:
+    def without_transaction(self, connection: sa.Connection) -> Switch | None:
         """With an ``isolation_level`` the driver sends BEGIN before a write, with ``None`` never.
 
         Setting ``None`` commits what has begun.
@@ -298,7 +289,7 @@ class SQLite(Database):
         undo_at_checkin(connection, put_back)
         return open_switch(connection, leave)
 
-    def autocommits(self, connection: Connection) -> bool:
+    def autocommits(self, connection: sa.Connection) -> bool:
         """Return whether the connection is in autocommit mode without a BEGIN."""
         if BEGINS in connection.info:
             return False
@@ -308,30 +299,30 @@ class SQLite(Database):
         return off and not _in_transaction(connection)
 
 
-def _in_transaction(connection: Connection) -> bool:
+def _in_transaction(connection: sa.Connection) -> bool:
     return bool(getattr(connection.connection.driver_connection, "in_transaction", False))
 
 
-def _begin_nested(held: ref[Connection]) -> NestedTransaction:
+def _begin_nested(held: ref[sa.Connection]) -> sa.NestedTransaction:
     connection = held()
     assert connection is not None  # whose method it is
     _begin(connection)
     return type(connection).begin_nested(connection)
 
 
-def _begin(connection: Connection) -> None:
+def _begin(connection: sa.Connection) -> None:
     if not _in_transaction(connection):
         connection.exec_driver_sql("BEGIN")
 
 
-def _begin_immediate(connection: Connection) -> None:
+def _begin_immediate(connection: sa.Connection) -> None:
     # A listener's or the driver's own BEGIN came first, and nothing has been done since.
     if _in_transaction(connection):
         connection.exec_driver_sql("ROLLBACK")
     connection.exec_driver_sql("BEGIN IMMEDIATE")
 
 
-def _require_no_transaction(connection: Connection) -> None:
+def _require_no_transaction(connection: sa.Connection) -> None:
     if _in_transaction(connection):
         raise ConfigurationError(
             "READ COMMITTED on SQLite is the mode of the driver, where reads hold no snapshot;"
@@ -352,7 +343,7 @@ _AT_ONCE = 1_000
 class RowByRow:
     """Every row judged by its own count."""
 
-    def send(self, connection: Connection, writes: list[Write]) -> list[Write]:
+    def send(self, connection: sa.Connection, writes: list[Write]) -> list[Write]:
         """Write the rows; return those that were changed by others or are gone."""
         missed: list[Write] = []
         for same in group_by_shape(writes):
@@ -361,7 +352,7 @@ class RowByRow:
         return missed
 
 
-def _send(connection: Connection, writes: list[Write]) -> list[Write]:
+def _send(connection: sa.Connection, writes: list[Write]) -> list[Write]:
     rows = [write.params for write in writes]
     counts = execute_counted(connection, writes[0].shape.statement, rows, _one_by_one)
     return [write for write, count in zip(writes, counts, strict=True) if not count]
@@ -385,13 +376,13 @@ def _one_by_one(
 class SQLiteMessages(Messages):
     begin = "BEGIN IMMEDIATE"
 
-    def skip_locked(self, query: Select[Any], table: Table) -> Select[Any]:
+    def skip_locked(self, query: sa.Select[Any], table: sa.Table) -> sa.Select[Any]:
         return query
 
     skip_locked_all = locked = skip_locked
 
-    def insert_unless(self, table: Table) -> Any:
+    def insert_unless(self, table: sa.Table) -> Any:
         return insert(table).on_conflict_do_nothing()
 
-    def hold_group(self, connection: Connection, key: str, delay: int) -> None:
+    def hold_group(self, connection: sa.Connection, key: str, delay: int) -> None:
         connection.execute(self.insert_unless(self.g).values(self._group(key, delay)))

@@ -18,21 +18,7 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
-from sqlalchemy import (
-    BindParameter,
-    Column,
-    ColumnElement,
-    Connection,
-    Dialect,
-    MetaData,
-    PrimaryKeyConstraint,
-    Table,
-    and_,
-    func,
-    select,
-    text,
-    update,
-)
+import sqlalchemy as sa
 from sqlalchemy.dialects import sqlite
 
 from optilock.dialects.catalogue import Catalogue, StoredColumn, StoredTable, keys_of
@@ -75,11 +61,11 @@ class SQLiteGuard(GuardTriggers):
             f" WHEN {self._left_alone(guard)} BEGIN {guard.mark} {self._act(guard, table)}; END"
         )
 
-    def found(self, connection: Connection, schema: str | None) -> list[Found]:
+    def found(self, connection: sa.Connection, schema: str | None) -> list[Found]:
         """Every database file that is attached has a catalogue of its own."""
         master = f"{quote_name(self.dialect, schema)}.sqlite_master" if schema else "sqlite_master"
         rows = connection.execute(
-            text(f"SELECT tbl_name, name, sql FROM {master} WHERE type = 'trigger'")
+            sa.text(f"SELECT tbl_name, name, sql FROM {master} WHERE type = 'trigger'")
         )
         return [Found(*row) for row in rows]
 
@@ -128,13 +114,13 @@ class SQLiteWays(Ways):
     brackets = True
     makes_tables_anew = True
 
-    def begin(self, connection: Connection, lock_timeout: float) -> None:
+    def begin(self, connection: sa.Connection, lock_timeout: float) -> None:
         """Take the write lock now: a later attempt to get it could only fail."""
         _leave(connection)
         connection.exec_driver_sql(f"PRAGMA busy_timeout = {max(1, round(lock_timeout * 1000))}")
         connection.exec_driver_sql("BEGIN IMMEDIATE")
 
-    def prepare(self, connection: Connection) -> None:
+    def prepare(self, connection: sa.Connection) -> None:
         """Or dropping the old table would delete what refers to its rows."""
         for setting in ("foreign_keys", "busy_timeout"):
             before = connection.exec_driver_sql(f"PRAGMA {setting}").scalar()
@@ -145,7 +131,7 @@ class SQLiteWays(Ways):
 
     def fills_as_it_adds(self, token: Token) -> bool:
         """SQLite adds no column whose default is an expression."""
-        return isinstance(token.first(), BindParameter)
+        return isinstance(token.first(), sa.BindParameter)
 
     def check(self, target: Target) -> None:
         """Indexes and triggers of a database that is attached say nothing of its name."""
@@ -158,7 +144,7 @@ class SQLiteWays(Ways):
                 " example with optilock migrate --url sqlite:///its-file.db, or use Counter()."
             )
 
-    def add_column(self, target: Target, dialect: Dialect) -> Sequence[Step]:
+    def add_column(self, target: Target, dialect: sa.Dialect) -> Sequence[Step]:
         table, column = target.names(dialect)
         kind = target.token.type().compile(dialect)
         constant = f" NOT NULL DEFAULT {self.first_of(target.token)}"
@@ -166,35 +152,37 @@ class SQLiteWays(Ways):
             constant = ""
         return [step_of(f"ALTER TABLE {table} ADD COLUMN {column} {kind}{constant}")]
 
-    def fill(self, connection: Connection, target: Target, after: Key | None, size: int) -> Filled:
+    def fill(
+        self, connection: sa.Connection, target: Target, after: Key | None, size: int
+    ) -> Filled:
         target = _as_stored(target)
         keys = target.next_keys(after, size).where(_has_key(target)).subquery()
         last = connection.execute(
-            select(*keys.c).order_by(*(column.desc() for column in keys.c)).limit(1)
+            sa.select(*keys.c).order_by(*(column.desc() for column in keys.c)).limit(1)
         ).first()
         if last is None:
             return 0, None
-        some = update(target.table).where(target.version.is_(None), ~target.beyond(tuple(last)))
+        some = sa.update(target.table).where(target.version.is_(None), ~target.beyond(tuple(last)))
         if after is not None:
             some = some.where(target.beyond(after))
-        first = text(self.first_of(target.token))
+        first = sa.text(self.first_of(target.token))
         return connection.execute(some.values({target.version: first})).rowcount, tuple(last)
 
-    def is_left(self, connection: Connection, target: Target) -> bool:
+    def is_left(self, connection: sa.Connection, target: Target) -> bool:
         """Beside the rows whose key is NULL, which are filled when the table is made anew."""
-        left = select(target.keys[0]).where(target.version.is_(None), _has_key(target)).limit(1)
+        left = sa.select(target.keys[0]).where(target.version.is_(None), _has_key(target)).limit(1)
         return connection.execute(left).first() is not None
 
-    def shown_fill(self, target: Target, dialect: Dialect, size: int) -> Sequence[str]:
-        first = text(self.first_of(target.token))
-        some = update(target.table).where(target.version.is_(None))
+    def shown_fill(self, target: Target, dialect: sa.Dialect, size: int) -> Sequence[str]:
+        first = sa.text(self.first_of(target.token))
+        some = sa.update(target.table).where(target.version.is_(None))
         filled = sql_of(dialect, some.values({target.version: first}))
         return [f"{filled} AND (the next {size} keys)"]
 
-    def require(self, target: Target, dialect: Dialect) -> Sequence[Step]:
+    def require(self, target: Target, dialect: sa.Dialect) -> Sequence[Step]:
         return [lambda connection: self._rebuild(connection, target)]
 
-    def begin_in_migration(self, connection: Connection, table: str, *, anew: bool) -> None:
+    def begin_in_migration(self, connection: sa.Connection, table: str, *, anew: bool) -> None:
         """All steps or none: the driver begins no transaction for statements that change tables.
 
         Dropping the old table would delete, or trip over, the rows that refer to it, so foreign
@@ -218,7 +206,7 @@ class SQLiteWays(Ways):
         self.check(target)
         table, column = target.names(connection.dialect)
         first = self.default_of(target.token)
-        master = text("SELECT type, name, sql FROM sqlite_master WHERE tbl_name = :name")
+        master = sa.text("SELECT type, name, sql FROM sqlite_master WHERE tbl_name = :name")
         parts = connection.execute(master, {"name": target.table.name}).all()
         [old] = [sql for kind, _, sql in parts if kind == "table"]
         others = [sql for kind, _, sql in parts if kind in ("index", "trigger") and sql]
@@ -248,11 +236,11 @@ class SQLiteWays(Ways):
         for sql in others:
             send(sql)
 
-    def rows(self, connection: Connection, target: Target) -> int | None:
-        return connection.scalar(select(func.count()).select_from(target.table))
+    def rows(self, connection: sa.Connection, target: Target) -> int | None:
+        return connection.scalar(sa.select(sa.func.count()).select_from(target.table))
 
 
-def _leave(connection: Connection) -> None:
+def _leave(connection: sa.Connection) -> None:
     """End the transaction that a listener, or the driver, has begun; nothing was written in it."""
     if getattr(connection.connection.driver_connection, "in_transaction", False):
         connection.exec_driver_sql("ROLLBACK")
@@ -263,30 +251,30 @@ def _as_stored(target: Target) -> Target:
 
     A UUID would be read as a number, and a time be sent back in another form than it has.
     """
-    key = PrimaryKeyConstraint(*(key.name for key in target.keys))
-    columns: list[Column[Any]] = [Column(column.name) for column in target.table.columns]
-    table = Table(target.table.name, MetaData(), *columns, key, schema=target.table.schema)
+    key = sa.PrimaryKeyConstraint(*(key.name for key in target.keys))
+    columns: list[sa.Column[Any]] = [sa.Column(column.name) for column in target.table.columns]
+    table = sa.Table(target.table.name, sa.MetaData(), *columns, key, schema=target.table.schema)
     return replace(target, table=table, column=table.columns[target.name])
 
 
-def _has_key(target: Target) -> ColumnElement[bool]:
+def _has_key(target: Target) -> sa.ColumnElement[bool]:
     """A key may be NULL, unless it is an INTEGER (https://sqlite.org/lang_createtable.html)."""
-    return and_(*(key.is_not(None) for key in target.keys))
+    return sa.and_(*(key.is_not(None) for key in target.keys))
 
 
 def _columns(connection: Sending, target: Target) -> list[tuple[str, Any]]:
     """Names, with what SQLite says of generated columns."""
-    found = text("SELECT name, hidden FROM pragma_table_xinfo(:name)")
+    found = sa.text("SELECT name, hidden FROM pragma_table_xinfo(:name)")
     return [tuple(row) for row in connection.execute(found, {"name": target.table.name})]
 
 
 def _given(connection: Sending, target: Target) -> int | None:
     """The last number that AUTOINCREMENT gave, also to a row that is gone."""
-    known = text("SELECT 1 FROM sqlite_master WHERE name = 'sqlite_sequence'")
+    known = sa.text("SELECT 1 FROM sqlite_master WHERE name = 'sqlite_sequence'")
     if connection.scalar(known) is None:
         return None
     last: int | None = connection.scalar(
-        text("SELECT seq FROM sqlite_sequence WHERE name = :name"), {"name": target.table.name}
+        sa.text("SELECT seq FROM sqlite_sequence WHERE name = :name"), {"name": target.table.name}
     )
     return last
 
@@ -295,9 +283,9 @@ def _give_on_from(connection: Sending, target: Target, given: int | None) -> Non
     if given is None:
         return
     name = {"name": target.table.name}
-    connection.execute(text("DELETE FROM sqlite_sequence WHERE name = :name"), name)
+    connection.execute(sa.text("DELETE FROM sqlite_sequence WHERE name = :name"), name)
     connection.execute(
-        text("INSERT INTO sqlite_sequence (name, seq) VALUES (:name, :given)"),
+        sa.text("INSERT INTO sqlite_sequence (name, seq) VALUES (:name, :given)"),
         {**name, "given": given},
     )
 

@@ -29,17 +29,3 @@ running flush, and the rows that missed.
     the transaction, perhaps at COMMIT, :mod:`ended_transactions` finds the rows that moved. In a
     later attempt of a retry, values that :mod:`repeats` has recorded are compared first.
 """
-
-from optilock.watched.guard.ended_transactions import capture, conflict_after_rollback
-from optilock.watched.guard.installation import watch
-from optilock.watched.guard.promises import check_before_commit
-from optilock.watched.session.record import is_watched, options
-
-__all__ = [
-    "capture",
-    "check_before_commit",
-    "conflict_after_rollback",
-    "is_watched",
-    "options",
-    "watch",
-]

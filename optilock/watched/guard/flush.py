@@ -36,29 +36,7 @@ from sqlalchemy.orm.exc import ObjectDeletedError, StaleDataError
 from optilock.mapped import State, is_expression
 from optilock.mapping.original_values import copy_written
 from optilock.mapping.tables import features_in_use
-from optilock.undocumented.flushes import (
-    ACTIVE,
-    FLUSHING,
-    WARN_ON_EVENTS,
-    begin_transaction,
-    changed_objects,
-    connections_of_flush,
-    drop_late_changes,
-    end_transaction,
-    finish_unwritten,
-    is_orphan,
-    listeners_of_rows,
-    listeners_of_values,
-    mark_clean,
-    order_of_class,
-    order_of_rows,
-    orphan_rules,
-    other_work,
-    refuse_inactive,
-    register_written,
-    state_of_transaction,
-    states_marked_deleted,
-)
+from optilock.undocumented import flushes
 from optilock.watched.guard.batch import may_go_with_commit, send_all_deferred, send_with_commit
 from optilock.watched.guard.compared_values import note_written
 from optilock.watched.guard.connection import intercept, listen, release, write_by_hand
@@ -147,9 +125,11 @@ def _release(record: SessionRecord, running: Flush | None) -> None:
 
 def _flush_changed_columns(session: Session) -> bool:
     """Flush the session; return ``False`` if SQLAlchemy must do it, and nothing was done."""
-    if not (installed_release.own_flush and has_own_flush(session)) or any(other_work(session)):
+    if not (installed_release.own_flush and has_own_flush(session)) or any(
+        flushes.other_work(session)
+    ):
         return False
-    states = changed_objects(session)
+    states = flushes.changed_objects(session)
     if not states:
         return True
     if not only_guard_listens(session):
@@ -170,14 +150,14 @@ def _flush_changed_columns(session: Session) -> bool:
 
 def _has_orphans(by_mapper: Mapping[Mapper[Any], list[State]]) -> bool:
     for mapper, states in by_mapper.items():
-        if orphan_rules(mapper) and is_orphan(mapper, states):
+        if flushes.orphan_rules(mapper) and flushes.is_orphan(mapper, states):
             return True
     return False
 
 
 def give_up(session: Session) -> None:
     """End the transaction, or the savepoint, with the error that is being raised."""
-    end_transaction(begin_transaction(session))
+    flushes.end_transaction(flushes.begin_transaction(session))
 
 
 def _carry_out(
@@ -187,43 +167,43 @@ def _carry_out(
 
     An error ends the transaction, or the savepoint, as it does in SQLAlchemy's flush.
     """
-    setattr(session, FLUSHING, True)
+    setattr(session, flushes.FLUSHING, True)
     try:
         uow = UOWTransaction(session)
         before_flush(session, uow, None)
         for mapper, states in by_mapper.items():
             uow.mappers[mapper].update(states)
             uow.states.update(dict.fromkeys(states, (False, False)))
-        uow.transaction = transaction = begin_transaction(session)
-        if state_of_transaction(transaction) is not ACTIVE:
-            refuse_inactive(transaction)
+        uow.transaction = transaction = flushes.begin_transaction(session)
+        if flushes.state_of_transaction(transaction) is not flushes.ACTIVE:
+            flushes.refuse_inactive(transaction)
         try:
-            setattr(session, WARN_ON_EVENTS, True)
+            setattr(session, flushes.WARN_ON_EVENTS, True)
             try:
                 for mapper, plan, rows in changed:
                     _write(uow, mapper, plan, rows)
             finally:
-                setattr(session, WARN_ON_EVENTS, False)
+                setattr(session, flushes.WARN_ON_EVENTS, False)
             _finish(session, uow, after_flush(session, uow))
         except BaseException:
-            end_transaction(transaction)
+            flushes.end_transaction(transaction)
             raise
     finally:
-        setattr(session, FLUSHING, False)
+        setattr(session, flushes.FLUSHING, False)
 
 
 def _finish(session: Session, uow: UOWTransaction, unwritten: Collection[State]) -> None:
     """Mark the objects as clean, and record the written ones in the transaction."""
     written: Collection[State] = uow.states
     if unwritten:
-        written = finish_unwritten(session, uow, unwritten)
+        written = flushes.finish_unwritten(session, uow, unwritten)
     values = []
     for state in written:
         values.append((state, state.dict))
-    mark_clean(values, session.identity_map)
-    register_written(session)(written)
-    if changed_objects(session):
-        drop_late_changes(session)
+    flushes.mark_clean(values, session.identity_map)
+    flushes.register_written(session)(written)
+    if flushes.changed_objects(session):
+        flushes.drop_late_changes(session)
 
 
 def replace_execute(uow: UOWTransaction) -> None:
@@ -270,7 +250,7 @@ def before_flush(session: Session, uow: Any, objects: Any) -> None:
         running: Flush = record.flush
         if record.ending_now:
             running.last = may_go_with_commit(running)
-        if states_marked_deleted(session) or record.promises:
+        if flushes.states_marked_deleted(session) or record.promises:
             try:
                 read_before_delete(session)
                 check_pending(running, objects)
@@ -317,7 +297,7 @@ def _changed(by_mapper: Mapping[Mapper[Any], Collection[State]]) -> _Changed | N
             if plan is None:
                 return None
             if len(states) > 1:
-                states = sorted(states, key=order_of_rows(mapper))
+                states = sorted(states, key=flushes.order_of_rows(mapper))
             rows: list[_Row] = []
             for state in states:
                 values = _changed_values(plan, state)
@@ -331,13 +311,13 @@ def _changed(by_mapper: Mapping[Mapper[Any], Collection[State]]) -> _Changed | N
     if len(found) > 1:
         if any(mapper.relationships for mapper, _, _ in found):
             return None  # they may say which class goes first
-        found.sort(key=lambda one: order_of_class(one[0]))
+        found.sort(key=lambda one: flushes.order_of_class(one[0]))
     return found
 
 
 def _plan_for(mapper: Mapper[Any]) -> UpdatePlan | None:
     plan = mapper.__dict__[PLAN] if PLAN in mapper.__dict__ else plan_of(mapper)
-    if plan is None or any(listeners_of_rows(mapper)):
+    if plan is None or any(flushes.listeners_of_rows(mapper)):
         return None
     if len(plan.followers) != plan.known_followers:  # rows of others follow it by now
         del mapper.__dict__[PLAN]
@@ -376,7 +356,8 @@ def _write(uow: UOWTransaction, mapper: Mapper[Any], plan: UpdatePlan, rows: lis
     """Send the UPDATE of each row, and give its object what was written with it."""
     statement, options, (token, expected, new) = plan.statement, plan.options, plan.version
     make_next: Any = mapper.version_id_generator
-    send, hear = connections_of_flush(uow)(mapper).execute, listeners_of_values(mapper)
+    send = flushes.connections_of_flush(uow)(mapper).execute
+    hear = flushes.listeners_of_values(mapper)
     for state, params in rows:
         values = state.dict
         params[expected] = before = values[token]

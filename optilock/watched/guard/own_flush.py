@@ -31,13 +31,8 @@ from sqlalchemy.orm import Mapper, Session, UOWTransaction
 from optilock.errors import ConfigurationError
 from optilock.mapped import State, facts
 from optilock.mapping.original_values import changed_names
+from optilock.undocumented import flushes
 from optilock.undocumented.check import OF_OWN_FLUSH, missing_names, unknown_functions
-from optilock.undocumented.flushes import (
-    columns_others_follow,
-    comparison_of,
-    followers_of,
-    update_sent_for,
-)
 from optilock.undocumented.mappers import expire_attributes, keep_with_mapping
 from optilock.watched.writes.shapes import compared_columns, is_shown
 
@@ -153,7 +148,7 @@ def plan_of(mapper: Mapper[Any]) -> UpdatePlan | None:
     """
     if not (_is_one_table(mapper) and _has_plain_values(mapper)):
         return keep_with_mapping(mapper, PLAN, None)
-    sent = update_sent_for(mapper)
+    sent = flushes.update_sent_for(mapper)
     if sent is None:
         return None
     plan = _made(mapper, *sent)
@@ -193,12 +188,12 @@ def _made(mapper: Mapper[Any], statement: Update, cache: Any) -> UpdatePlan:
     known = facts(mapper)
     parameters: Mapping[Any, str] = compared_columns(statement) or {}
     version, fixed = known.version, {known.version, *mapper.primary_key}
-    fixed |= columns_others_follow(mapper)
+    fixed |= flushes.columns_others_follow(mapper)
     return UpdatePlan(
         statement,
         {"compiled_cache": cache},
         {
-            name: (column.key, comparison_of(mapper, name))
+            name: (column.key, flushes.comparison_of(mapper, name))
             for name, column in known.columns.items()
             if column not in fixed
         },
@@ -206,8 +201,8 @@ def _made(mapper: Mapper[Any], statement: Update, cache: Any) -> UpdatePlan:
         tuple((known.names[key], parameters[key]) for key in mapper.primary_key),
         {column: name for name, column in known.columns.items()},
         not is_shown(mapper),
-        followers_of(mapper),
-        len(followers_of(mapper)),
+        flushes.followers_of(mapper),
+        len(flushes.followers_of(mapper)),
     )
 
 

@@ -37,11 +37,7 @@ from optilock.dialects.transient import ended_by_conflict
 from optilock.dialects.values import rows_with_keys
 from optilock.errors import Action, ConfigurationError, Entry
 from optilock.mapped import Place, State, facts, place_of
-from optilock.undocumented.flushes import (
-    is_opened_by_session,
-    states_marked_deleted,
-    stored_states_to_flush,
-)
+from optilock.undocumented import flushes
 from optilock.watched.guard.ended_transactions import conflict_before_commit, promised_side
 from optilock.watched.guard.records import Flush
 from optilock.watched.rows.entries import Attempt, attempt_of, entry_of
@@ -110,7 +106,7 @@ def check_pending(flush: Flush, objects: Any) -> None:
         return
     _now(session, promises)
     moved: dict[State, Promise] = {}
-    for state in stored_states_to_flush(session) if promises else ():
+    for state in flushes.stored_states_to_flush(session) if promises else ():
         place = place_of(state)
         promised = promises.get(place)
         if promised is None or record.is_ours(place):
@@ -189,7 +185,7 @@ def _locked(session: Session, record: SessionRecord) -> Iterator[Place]:
 def _locks_for_all(root: SessionTransaction, connection: Connection) -> bool:
     """Return whether its locks reach every writer until the session ends the transaction."""
     local = database_of(connection.dialect).locks_are_local(connection)
-    return not local and is_opened_by_session(root, connection)
+    return not local and flushes.is_opened_by_session(root, connection)
 
 
 def _raise(record: SessionRecord, entries: list[Entry[Any]]) -> None:
@@ -259,7 +255,7 @@ def _entries_of(session: Session, moved: dict[State, Promise]) -> Iterator[Entry
         mapper = state.mapper
         connection = connection_to_write(session, mapper)
         stored = read_stored(connection, mapper, [promised.identity])
-        action: Action = "delete" if state in states_marked_deleted(session) else "update"
+        action: Action = "delete" if state in flushes.states_marked_deleted(session) else "update"
         ours = attempt_of(state, action, promised.version)
         seen = promised_side(promised).original
         attempt = Attempt(mapper, promised.identity, action, seen, ours.current, ours.changes)

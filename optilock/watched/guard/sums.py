@@ -32,18 +32,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from sqlalchemy import (
-    BigInteger,
-    Column,
-    Connection,
-    CursorResult,
-    Dialect,
-    Integer,
-    Numeric,
-    Update,
-    bindparam,
-    case,
-)
+import sqlalchemy as sa
 from sqlalchemy.exc import CompileError, DBAPIError
 from sqlalchemy.orm import NO_VALUE
 from sqlalchemy.types import TypeEngine
@@ -92,7 +81,7 @@ def _only_adds(flush: Flush, write: Write, state: State) -> bool:
     )
 
 
-def send_sums(flush: Flush, connection: Connection, writes: list[Write]) -> list[Write]:
+def send_sums(flush: Flush, connection: sa.Connection, writes: list[Write]) -> list[Write]:
     """Write rows of one table, with sums among them; return those that missed."""
     more = _noted(flush, writes[0]) if len(writes) == 1 else None
     adding = _adding_for(writes[0].shape, connection) if more else None
@@ -119,14 +108,19 @@ class LastSum:
     """The only write of the last flush, which is a sum: it may go with COMMIT."""
 
     def __init__(
-        self, flush: Flush, connection: Connection, write: Write, adding: Adding, more: Differences
+        self,
+        flush: Flush,
+        connection: sa.Connection,
+        write: Write,
+        adding: Adding,
+        more: Differences,
     ) -> None:
         self._flush, self._connection, self._write, self._adding = flush, connection, write, adding
         self._told: StoredSums | None = None
         self.alone = SingleWrite(adding.statement, _adding_parameters(write, more), self._written)
 
     @classmethod
-    def of(cls, flush: Flush, connection: Connection, write: Write) -> LastSum | None:
+    def of(cls, flush: Flush, connection: sa.Connection, write: Write) -> LastSum | None:
         """Return the sum; ``None`` if it is none, or needs another statement for its version."""
         more = _noted(flush, write)
         adding = _adding_for(write.shape, connection) if more else None
@@ -134,7 +128,7 @@ class LastSum:
             return None
         return cls(flush, connection, write, adding, more)
 
-    def _written(self, result: CursorResult[Any]) -> bool:
+    def _written(self, result: sa.CursorResult[Any]) -> bool:
         self._told = _read_answer(result, self._connection, self._write, self._adding)
         return self._told is not None
 
@@ -143,7 +137,7 @@ class LastSum:
             _moves_on(self._flush, self._write, self._told)
 
 
-def add_to_stored(flush: Flush, connection: Connection, lost: list[Lost]) -> list[Lost]:
+def add_to_stored(flush: Flush, connection: sa.Connection, lost: list[Lost]) -> list[Lost]:
     """Write those of the rows that are added to; they are locked. The others are returned."""
     again = {id(one.write.params): sum_on_stored(flush, one) for one in lost}
     sums = {place: one.write for place, one in again.items() if one is not None}
@@ -252,7 +246,7 @@ class StoredSums(NamedTuple):
 
     version: Any
     #: Column -> value.
-    values: Mapping[Column[Any], Any]
+    values: Mapping[sa.Column[Any], Any]
 
 
 def _differences(write: Write, state: State) -> Differences | None:
@@ -272,14 +266,14 @@ def _differences(write: Write, state: State) -> Differences | None:
 class Adding:
     """The statement that adds, and the way in which its result shows the version."""
 
-    statement: Update
-    returned: tuple[Column[Any], ...]
+    statement: sa.Update
+    returned: tuple[sa.Column[Any], ...]
     tells: bool
     #: The row is stored when the result shows the version: no other statement is needed.
     at_once: bool
 
 
-def _adding_for(shape: Shape, connection: Connection) -> Adding | None:
+def _adding_for(shape: Shape, connection: sa.Connection) -> Adding | None:
     """Return the statement that adds to rows of the shape; ``None``: it takes more than one."""
     if "adding" not in shape.forms:
         shape.forms["adding"] = _adding(shape, connection)
@@ -287,7 +281,7 @@ def _adding_for(shape: Shape, connection: Connection) -> Adding | None:
     return found
 
 
-def _adding(shape: Shape, connection: Connection) -> Adding | None:
+def _adding(shape: Shape, connection: sa.Connection) -> Adding | None:
     class_facts, dialect = facts(shape.mapper), connection.dialect
     following = (
         None if class_facts.kind is None else class_facts.kind.following(class_facts.version)
@@ -296,11 +290,11 @@ def _adding(shape: Shape, connection: Connection) -> Adding | None:
         return None
     if not _can_compile(dialect, following):
         return None
-    version: Column[Any] = class_facts.version
-    made = bindparam(_MADE, type_=version.type)
-    moved: Any = case((shape.token.clause(parameter), made), else_=following)
+    version: sa.Column[Any] = class_facts.version
+    made = sa.bindparam(_MADE, type_=version.type)
+    moved: Any = sa.case((shape.token.clause(parameter), made), else_=following)
     returns = bool(dialect.update_returning)
-    told = database_of(dialect).telling(moved) if isinstance(version.type, Integer) else None
+    told = database_of(dialect).telling(moved) if isinstance(version.type, sa.Integer) else None
     if told is not None and not returns:
         moved = told
     statement = _statement_adding(shape, version, moved)
@@ -311,9 +305,9 @@ def _adding(shape: Shape, connection: Connection) -> Adding | None:
     return Adding(statement, (), tells=told is not None, at_once=told is not None)
 
 
-def _statement_adding(shape: Shape, version: Column[Any], moved: Any) -> Update:
+def _statement_adding(shape: Shape, version: sa.Column[Any], moved: Any) -> sa.Update:
     columns = shape.commuting.values()
-    sums = {c: c + bindparam(f"{_ADD}{n}", type_=_wide(c.type)) for n, c in enumerate(columns)}
+    sums = {c: c + sa.bindparam(f"{_ADD}{n}", type_=_wide(c.type)) for n, c in enumerate(columns)}
     where = [one.clause(parameter) for one in (*shape.keys, *shape.demanded)]
     where += [column.is_not(None) for column in columns if column.nullable]
     statement = shape.table.update().where(*where)
@@ -322,10 +316,10 @@ def _statement_adding(shape: Shape, version: Column[Any], moved: Any) -> Update:
 
 def _wide(kind: Any) -> TypeEngine[Any]:
     """Return the type of a difference, which may be twice as much as the column holds."""
-    return BigInteger() if isinstance(kind, Integer) else Numeric()
+    return sa.BigInteger() if isinstance(kind, sa.Integer) else sa.Numeric()
 
 
-def _can_compile(dialect: Dialect, expression: Any) -> bool:
+def _can_compile(dialect: sa.Dialect, expression: Any) -> bool:
     """Return whether the database can make the version."""
     try:
         expression.compile(dialect=dialect)
@@ -335,7 +329,7 @@ def _can_compile(dialect: Dialect, expression: Any) -> bool:
 
 
 def _add_to_row(
-    connection: Connection, write: Write, adding: Adding, more: Differences
+    connection: sa.Connection, write: Write, adding: Adding, more: Differences
 ) -> StoredSums | None:
     """Add to the row; return ``None`` if there is none, or if it fails a condition."""
     result = execute_unguarded(connection, adding.statement, _adding_parameters(write, more))
@@ -352,7 +346,7 @@ def _adding_parameters(write: Write, more: Differences) -> dict[str, Any]:
 
 
 def _read_answer(
-    result: CursorResult[Any], connection: Connection, write: Write, adding: Adding
+    result: sa.CursorResult[Any], connection: sa.Connection, write: Write, adding: Adding
 ) -> StoredSums | None:
     """Return the stored values; ``None``: there is no such row, or it fails a condition."""
     if adding.returned:
@@ -365,7 +359,7 @@ def _read_answer(
     return StoredSums(result.lastrowid if adding.tells else _read_version(connection, write), {})
 
 
-def _read_version(connection: Connection, write: Write) -> Any:
+def _read_version(connection: sa.Connection, write: Write) -> Any:
     shape, params = write
     token, identity = facts(shape.mapper).token, shape.identity_of(params)
     found = read_stored(connection, shape.mapper, [identity], only=(token,), lock=False)

@@ -41,18 +41,8 @@ from sqlalchemy.orm.attributes import instance_state
 
 from optilock.dialects import database_of
 from optilock.mapped import State, facts
+from optilock.undocumented import statements
 from optilock.undocumented.mappers import expire_attribute
-from optilock.undocumented.statements import (
-    add_shared_lock,
-    joins_of,
-    locks_rows,
-    may_lock,
-    next_run,
-    run_of,
-    state_lazily_loaded_by,
-    state_refreshed_by,
-    subject_of,
-)
 from optilock.watched.session.connections import bind_to_write, connection_to_write
 from optilock.watched.session.record import session_record
 
@@ -75,7 +65,7 @@ class LockedRows:
         return root is not None and self._root() is root
 
     def __contains__(self, state: State) -> bool:
-        return run_of(state) in self.runs or state in self.states
+        return statements.run_of(state) in self.runs or state in self.states
 
 
 def _locked_rows(session: Session) -> LockedRows | None:
@@ -91,7 +81,7 @@ def note_locked(session: Session, state: State) -> None:
 
 def _note_locking(session: Session, since: int) -> None:
     """Record that the session's queries since that number have read with a lock."""
-    _rows(session).runs.update(range(since + 1, next_run()))
+    _rows(session).runs.update(range(since + 1, statements.next_run()))
 
 
 def _rows(session: Session) -> LockedRows:
@@ -106,7 +96,7 @@ def _rows(session: Session) -> LockedRows:
 def expire_older(state: State, context: Any, names: Collection[str]) -> None:
     """Expire attributes that a plain query has filled in: they may be older than the locked row."""
     rows = _locked_rows(context.session)
-    if rows is None or run_of(context) in rows.runs or state not in rows:
+    if rows is None or statements.run_of(context) in rows.runs or state not in rows:
         return
     columns = state.mapper.column_attrs
     for name in names:
@@ -123,12 +113,12 @@ def run_query(
     """Execute a query that locks rows, or that may read again what was locked."""
     if _is_locking(statement):
         return run_locking(session, original, statement, params, options)
-    since = next_run()
+    since = statements.next_run()
     mapper = _read_again(session, statement, params, options)
     if mapper is None:
         return original(session, statement, params, **options)
     if _show_newer(connection_to_write(session, mapper)):
-        statement = add_shared_lock(statement)
+        statement = statements.add_shared_lock(statement)
     given = options.pop("bind_arguments", None) or {}
     given = {"bind": session.get_bind(**bind_to_write(mapper)), **given}
     result = original(session, statement, params, bind_arguments=given, **options)
@@ -140,7 +130,7 @@ def run_locking(
     session: Session, original: Execute, statement: Any, params: Any, options: dict[str, Any]
 ) -> Any:
     """Execute a query that locks rows."""
-    since, record = next_run(), session_record(session)
+    since, record = statements.next_run(), session_record(session)
     result = original(session, statement, params, **options)
     record.note_locks()
     for connection in record.connections:
@@ -151,7 +141,7 @@ def run_locking(
 
 
 def _is_locking(statement: Any) -> bool:
-    if locks_rows(statement):
+    if statements.locks_rows(statement):
         return True
     inside = getattr(statement, "element", None)  # from_statement(), of a text with columns or not
     text = getattr(getattr(inside, "element", inside), "text", None)
@@ -169,13 +159,13 @@ def _read_again(
     rows = _locked_rows(session)
     if rows is None:
         return None
-    state = state_refreshed_by(options.get("execution_options"))
+    state = statements.state_refreshed_by(options.get("execution_options"))
     if state is not None:
         return state.mapper if state in rows else None
-    mapper = getattr(subject_of(statement), "mapper", None)
+    mapper = getattr(statements.subject_of(statement), "mapper", None)
     if not isinstance(mapper, Mapper):
         return None
-    root = state_lazily_loaded_by(options.get("execution_options"))
+    root = statements.state_lazily_loaded_by(options.get("execution_options"))
     if root is not None:
         return root.mapper if root in rows and root.mapper in _roots_of(mapper) else None
     keys = params.get("primary_keys") if isinstance(params, Mapping) else None
@@ -222,7 +212,7 @@ Lockable = tuple[Mapper[Any], FromClause]
 
 def rows_to_lock(statement: Select[Any]) -> tuple[Lockable, ...]:
     """Return the rows of the query that can be locked, or nothing if one of them cannot be."""
-    if not may_lock(statement):
+    if not statements.may_lock(statement):
         return ()
     found = _lockable_entities(statement)
     return found if found and _has_only_inner_joins(statement, len(found)) else ()
@@ -244,7 +234,7 @@ def _lockable_entities(statement: Select[Any]) -> tuple[Lockable, ...]:
 
 def _has_only_inner_joins(statement: Select[Any], entities: int) -> bool:
     """Return whether every row of the result has a row of each entity."""
-    joins = joins_of(statement)
+    joins = statements.joins_of(statement)
     if joins.full or (joins.outer and (joins.froms or joins.placed or entities != 1)):
         return False
     return all(map(_is_inner, joins.froms))

@@ -34,13 +34,7 @@ from sqlalchemy.orm.attributes import instance_state
 
 from optilock.mapped import Facts, Place, State, facts, place_of
 from optilock.mapping.original_values import any_compared, remember_values, values_unknown
-from optilock.undocumented.flushes import (
-    expire_with_savepoint,
-    nested_transaction,
-    states_deleted_in,
-    states_expired_with,
-    states_inserted_in,
-)
+from optilock.undocumented import flushes
 from optilock.watched.rows.seen import remember_version, version_seen
 from optilock.watched.rows.unknown_versions import (
     VERSION_BEFORE,
@@ -99,7 +93,9 @@ def remember_rolled_back(
         if state.key is not None:
             rollback.remember(state, class_facts)
     if rollback.expired and rollback.is_nested:
-        expire_with_savepoint(session, rollback.expired)  # their reads since then are undone, too
+        flushes.expire_with_savepoint(
+            session, rollback.expired
+        )  # their reads since then are undone, too
 
 
 class _Rollback:
@@ -112,11 +108,11 @@ class _Rollback:
         written: Collection[State],
         doubts: Mapping[Mapper[Any], Doubt],
     ) -> None:
-        savepoint = nested_transaction(session)
+        savepoint = flushes.nested_transaction(session)
         self._session, self._before, self._written = session, before, written
         self._doubts, self._compares = doubts, any_compared()
         self.is_nested = savepoint is not None
-        self._expiring = () if savepoint is None else states_expired_with(savepoint)
+        self._expiring = () if savepoint is None else flushes.states_expired_with(savepoint)
         #: Objects whose rows must be read again.
         self.expired: list[State] = []
 
@@ -260,7 +256,10 @@ def _undo(
     record: SessionRecord, session: Session, transaction: SessionTransaction, start: Point
 ) -> None:
     """Undo writes where SQLAlchemy expires nothing, and makes no new object transient."""
-    inserted, deleted = states_inserted_in(transaction), states_deleted_in(transaction)
+    inserted, deleted = (
+        flushes.states_inserted_in(transaction),
+        flushes.states_deleted_in(transaction),
+    )
     if record.has_written() or inserted:
         before = record.before(start, record.now())
         states = (*session.identity_map.all_states(), *deleted)
@@ -306,7 +305,9 @@ def _pickled(state: State, pickled: dict[str, Any]) -> None:
     if record is None or facts(state.mapper).by_application or state.key is None:
         return
     version = _version_before(state, record.before((0, 0, 0), record.now()))
-    if any(state in states_inserted_in(one) for one in record.transactions()):  # nothing is stored
+    if any(
+        state in flushes.states_inserted_in(one) for one in record.transactions()
+    ):  # nothing is stored
         version = None
     if version is not _STORED:
         pickled["info"] = {**pickled.get("info", {}), VERSION_BEFORE: version}

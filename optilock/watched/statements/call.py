@@ -13,18 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sqlalchemy import (
-    BinaryExpression,
-    BindParameter,
-    Connection,
-    Delete,
-    FunctionElement,
-    Select,
-    Table,
-    TextClause,
-    Update,
-    select,
-)
+import sqlalchemy as sa
 from sqlalchemy.orm import Mapper, Session
 from sqlalchemy.sql import operators, visitors
 
@@ -69,7 +58,7 @@ class Call:
     @property
     def is_by_key(self) -> bool:
         """Return whether SQLAlchemy writes rows by primary key, without a WHERE of the program."""
-        if not isinstance(self.params, list) or not isinstance(self.statement, Update):
+        if not isinstance(self.params, list) or not isinstance(self.statement, sa.Update):
             return False
         return self.chosen.get("dml_strategy", "auto") in ("auto", "bulk")
 
@@ -78,7 +67,7 @@ class Call:
         """Return whether the session is to update its objects."""
         return self.chosen.get("synchronize_session", "auto") is not False
 
-    def connection(self, mapper: Mapper[Any] | None = None) -> Connection:
+    def connection(self, mapper: Mapper[Any] | None = None) -> sa.Connection:
         """Return its connection, for a statement of the class if given; the transaction begins."""
         binds = {"clause": self.statement} if mapper is None else bind_to_write(mapper)
         return own_connection(self.session, {**binds, **(self.options.get("bind_arguments") or {})})
@@ -138,10 +127,10 @@ _NONE: Mapping[str, Any] = {}
 
 
 def rows_found(
-    connection: Connection,
-    statement: Update | Delete,
+    connection: sa.Connection,
+    statement: sa.Update | sa.Delete,
     params: Any,
-    table: Table,
+    table: sa.Table,
     keys: list[Any],
     looks: Sequence[Any],
     wanted: Iterable[Identity] | None = None,
@@ -151,15 +140,15 @@ def rows_found(
 
     With a list of parameters all wanted rows are read. ``bound``: parameters of ``looks``.
     """
-    query = select(*keys, *looks).options(*loader_options_of(statement))
+    query = sa.select(*keys, *looks).options(*loader_options_of(statement))
     if not isinstance(params, list):
         query = query.where(*criteria_of(statement))
         bound = {**(params or {}), **bound}
     database = database_of(connection.dialect)
     database.begin_writing(connection, table)
 
-    def locked() -> Select[Any]:
-        return database.lock(query, table, deleting=isinstance(statement, Delete))
+    def locked() -> sa.Select[Any]:
+        return database.lock(query, table, deleting=isinstance(statement, sa.Delete))
 
     if wanted is None:
         found: Iterable[Any] = ask_with_hint(
@@ -170,7 +159,7 @@ def rows_found(
     return {tuple(row[: len(keys)]): tuple(row[len(keys) :]) for row in found}
 
 
-def finds_twice(session: Session, statement: Update) -> bool:
+def finds_twice(session: Session, statement: sa.Update) -> bool:
     """Return whether the UPDATE changes exactly the rows that a SELECT with its WHERE has found.
 
     Not with the criteria of a ``do_orm_execute`` listener, ``UPDATE ... LIMIT``, or functions such
@@ -183,11 +172,13 @@ def finds_twice(session: Session, statement: Update) -> bool:
         return False
     where = statement.whereclause
     return where is None or not any(
-        isinstance(one, (FunctionElement, TextClause)) for one in visitors.iterate(where)
+        isinstance(one, (sa.FunctionElement, sa.TextClause)) for one in visitors.iterate(where)
     )
 
 
-def single_key_of(mapper: Mapper[Any], statement: Update | Delete, params: Any) -> Identity | None:
+def single_key_of(
+    mapper: Mapper[Any], statement: sa.Update | sa.Delete, params: Any
+) -> Identity | None:
     """Return the key of the only row that the statement can match, by ``WHERE id = ?``."""
     given = params if isinstance(params, Mapping) else {}
     if params and not given:
@@ -195,9 +186,9 @@ def single_key_of(mapper: Mapper[Any], statement: Update | Delete, params: Any) 
     named = {
         one.left: given.get(one.right.key, one.right.value)
         for one in _conjunction(criteria_of(statement))
-        if isinstance(one, BinaryExpression)
+        if isinstance(one, sa.BinaryExpression)
         and one.operator is operators.eq
-        and isinstance(one.right, BindParameter)
+        and isinstance(one.right, sa.BindParameter)
     }
     identity = tuple(named.get(column) for column in mapper.primary_key)
     return None if None in identity else identity

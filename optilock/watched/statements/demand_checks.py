@@ -18,18 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from sqlalchemy import (
-    Column,
-    ColumnElement,
-    Connection,
-    Delete,
-    Table,
-    Update,
-    and_,
-    case,
-    null,
-    true,
-)
+import sqlalchemy as sa
 from sqlalchemy.orm import Mapper, Session
 from sqlalchemy.sql import visitors
 
@@ -66,7 +55,7 @@ def add_demands(call: Call, mapper: Mapper[Any], demands: Demands) -> Call:
     refuse_other_tables(demands, statement, {table, *mapper.tables})
     if not demands.concerns_class(mapper):
         return call
-    deleting = isinstance(statement, Delete)
+    deleting = isinstance(statement, sa.Delete)
     on_table = _demands_on(demands, _classes_in(mapper, table), table, deleting=deleting)
     if on_table is None:
         return call
@@ -82,7 +71,7 @@ def add_demands(call: Call, mapper: Mapper[Any], demands: Demands) -> Call:
 
 
 def add_demands_for_table(
-    session: Session, connection: Connection, statement: Any, params: Any, demands: Demands
+    session: Session, connection: sa.Connection, statement: Any, params: Any, demands: Demands
 ) -> Any:
     """Return ``update(table)`` or ``delete(table)`` under the demands of its session.
 
@@ -95,8 +84,8 @@ def add_demands_for_table(
         return statement
     # update(Model) on a connection names it with annotations
     table = next(one for one in classes[0].tables if one == statement.table)
-    on_table = _demands_on(demands, classes, table, deleting=isinstance(statement, Delete))
-    if on_table is None or not isinstance(table, Table):
+    on_table = _demands_on(demands, classes, table, deleting=isinstance(statement, sa.Delete))
+    if on_table is None or not isinstance(table, sa.Table):
         return statement
     keys = [column_in(on_table.mapper, key, table) for key in on_table.mapper.primary_key]
     matched = _Matched(session, connection, statement, params, keys, table)
@@ -144,7 +133,7 @@ class _TableDemands:
     @property
     def kind(self) -> Any:
         """Return the column that shows the class of a row, where it matters."""
-        return null() if self.conditions is not None else self.mapper.polymorphic_on
+        return sa.null() if self.conditions is not None else self.mapper.polymorphic_on
 
     def by_class(self, kinds: Mapping[Identity, Any]) -> dict[Mapper[Any], list[Identity]]:
         """Return the rows by class; rows of unknown classes are those of the class for all."""
@@ -156,7 +145,7 @@ class _TableDemands:
             found.setdefault(by_kind.get(kind, self.mapper), []).append(identity)
         return found
 
-    def joined(self, statement: Any, keys: Sequence[ColumnElement[Any]]) -> Any:
+    def joined(self, statement: Any, keys: Sequence[sa.ColumnElement[Any]]) -> Any:
         """Return the statement with the conditions in its WHERE; ``keys`` are those of the rows."""
         given = self.demands.values_for(self.mapper, keys)
         statement = statement.where(*self._clauses(given))
@@ -168,18 +157,20 @@ class _TableDemands:
         }
         return statement.values(values) if values else statement
 
-    def _clauses(self, given: Given) -> list[ColumnElement[bool]]:
+    def _clauses(self, given: Given) -> list[sa.ColumnElement[bool]]:
         if self.conditions is not None:
             return self._conditions_of(self.mapper, given)
         kind: Any = self.mapper.polymorphic_on
         by_kind = [
-            (kind == one.polymorphic_identity, and_(true(), *self._conditions_of(one, given)))
+            (kind == one.polymorphic_identity, sa.and_(sa.true(), *self._conditions_of(one, given)))
             for one in self._classes
             if one is not self.mapper
         ]
-        return [case(*by_kind, else_=and_(true(), *self._conditions_of(self.mapper, given)))]
+        return [
+            sa.case(*by_kind, else_=sa.and_(sa.true(), *self._conditions_of(self.mapper, given)))
+        ]
 
-    def _conditions_of(self, mapper: Mapper[Any], given: Given) -> list[ColumnElement[bool]]:
+    def _conditions_of(self, mapper: Mapper[Any], given: Given) -> list[sa.ColumnElement[bool]]:
         said = self.demands.conditions_for(mapper, self.table, deleting=self._deleting)
         return [one.after_look(given) for one in said]
 
@@ -209,7 +200,7 @@ def _has_discriminator(kind: Any, table: Any) -> bool:
     """Return whether the table, if one is to be written, has the discriminator."""
     if kind is None or table is None:
         return kind is not None
-    named = [one for one in visitors.iterate(kind) if isinstance(one, Column)]
+    named = [one for one in visitors.iterate(kind) if isinstance(one, sa.Column)]
     return bool(named) and all(one.table is table for one in named)
 
 
@@ -241,12 +232,12 @@ class _Matched(NamedTuple):
     """The rows that a statement matches."""
 
     session: Session
-    connection: Connection
-    statement: Update | Delete
+    connection: sa.Connection
+    statement: sa.Update | sa.Delete
     params: Any
     keys: list[Any]
     #: Whose rows are locked.
-    table: Table
+    table: sa.Table
 
     def rows(self, looks: Sequence[Any], demands: Demands) -> dict[Identity, tuple[Any, ...]]:
         """Lock the rows, and return these columns by key. Each parameter set has its own WHERE."""
@@ -272,7 +263,7 @@ def _refuse_matched(
     ``conditions``: those that one read compares for all rows; otherwise a further read compares
     the rows of each class.
     """
-    demands, deleting = on_table.demands, isinstance(matched.statement, Delete)
+    demands, deleting = on_table.demands, isinstance(matched.statement, sa.Delete)
     if conditions is not None:
         looks = [look for one in conditions for look in one.looks]
         for identity, seen in matched.rows(looks, demands).items():
@@ -315,7 +306,7 @@ def check_rows_by_key(
 
 def _refuse_rows(
     session: Session,
-    connection: Connection,
+    connection: sa.Connection,
     mapper: Mapper[Any],
     identities: list[Identity],
     *,
@@ -334,7 +325,7 @@ def _refuse_rows(
 
 
 def _refuse(
-    connection: Connection,
+    connection: sa.Connection,
     mapper: Mapper[Any],
     identity: Identity,
     wrong: Sequence[Condition],

@@ -21,17 +21,7 @@ from optilock.watched.rows.entries import Attempt
 from optilock.watched.rows.seen import recall_version, undo_of_move, version_seen
 from optilock.watched.session.connections import connection_to_write, refuse_autocommit
 from optilock.watched.session.record import is_strict, session_record
-from optilock.watched.statements.by_key import (
-    WRITING_BY_KEY,
-    attempts_of,
-    leaves_versions,
-    move_left_versions,
-    refuse_assigned,
-    refuse_compared,
-    refuse_first_versions,
-    refuse_unversioned,
-    report_stale_rows,
-)
+from optilock.watched.statements import by_key
 from optilock.watched.statements.call import Execute
 from optilock.watched.statements.demand_checks import check_rows_by_key
 from optilock.watched.statements.refusals import refuse_unversioned_class
@@ -54,19 +44,22 @@ def guarded_bulk_update(original: Execute) -> Execute:
         if isinstance(found, Mapper):
             if is_strict(self):
                 refuse_unversioned_class(found)
-            refuse_compared(found, "bulk_update_mappings()")
+            by_key.refuse_compared(found, "bulk_update_mappings()")
             check_rows_by_key(self, found, rows)
         if not isinstance(found, Mapper) or not facts(found).token:
             original(self, mapper, rows)
             return
-        refuse_assigned(found, "bulk_update_mappings()")
-        refuse_unversioned(found, rows)
-        refuse_autocommit(connection_to_write(self, found), WRITING_BY_KEY)
+        by_key.refuse_assigned(found, "bulk_update_mappings()")
+        by_key.refuse_unversioned(found, rows)
+        refuse_autocommit(connection_to_write(self, found), by_key.WRITING_BY_KEY)
         note_statement(self, found)
-        with report_stale_rows(self, lambda: attempts_of(found, rows)), declare_joined_moves():
+        with (
+            by_key.report_stale_rows(self, lambda: by_key.attempts_of(found, rows)),
+            declare_joined_moves(),
+        ):
             original(self, mapper, rows)
-        if leaves_versions(found):
-            move_left_versions(connection_to_write(self, found), found, rows)
+        if by_key.leaves_versions(found):
+            by_key.move_left_versions(connection_to_write(self, found), found, rows)
 
     return bulk_update_mappings
 
@@ -82,7 +75,7 @@ def guarded_bulk_insert(original: Execute) -> Execute:
         rows = list(mappings)
         found = inspect(mapper, raiseerr=False)
         if isinstance(found, Mapper):
-            refuse_first_versions(found, rows)
+            by_key.refuse_first_versions(found, rows)
             if facts(found).guarded:
                 _note_added(self, found)
         original(self, mapper, rows, *args, **options)
@@ -105,7 +98,10 @@ def guarded_bulk_save(original: Execute) -> Execute:
         _refuse_saved(self, written)
         _note_saved(self, written)
         _refuse_undemanded(self, written)
-        with report_stale_rows(self, lambda: _attempts_saved(written)), declare_joined_moves():
+        with (
+            by_key.report_stale_rows(self, lambda: _attempts_saved(written)),
+            declare_joined_moves(),
+        ):
             original(self, saved, *args, **options)
         _move_left(self, written, all_columns=all_columns)
         _follow(self, states)
@@ -119,7 +115,7 @@ def _refuse_saved(session: Session, written: Iterable[State]) -> None:
         if state.key is not None:
             if is_strict(session):
                 refuse_unversioned_class(state.mapper)
-            refuse_compared(state.mapper, "bulk_save_objects()")
+            by_key.refuse_compared(state.mapper, "bulk_save_objects()")
             _refuse_assigned(state)
             _require_seen(state)
 
@@ -127,7 +123,7 @@ def _refuse_saved(session: Session, written: Iterable[State]) -> None:
 def _note_saved(session: Session, written: list[State]) -> None:
     """Begin the transaction on each connection, and record what its rollback takes back."""
     for mapper in {state.mapper for state in written if facts(state.mapper).guarded}:
-        refuse_autocommit(connection_to_write(session, mapper), WRITING_BY_KEY)
+        refuse_autocommit(connection_to_write(session, mapper), by_key.WRITING_BY_KEY)
     for mapper in {state.mapper: None for state in written if state.key is not None}:
         if facts(mapper).token:
             note_statement(session, mapper)
@@ -140,12 +136,12 @@ def _move_left(session: Session, written: Iterable[State], *, all_columns: bool)
     """Move the versions of rows of which only columns of joined tables were written."""
     for state in written:
         class_facts = facts(state.mapper)
-        if state.key is not None and leaves_versions(state.mapper):
+        if state.key is not None and by_key.leaves_versions(state.mapper):
             names = state.dict if all_columns else state.committed_state
             row = {name: None for name in names if name in class_facts.columns} | _key_of(state)
             row[class_facts.token] = version_seen(state, class_facts.token)
             connection = connection_to_write(session, state.mapper)
-            move_left_versions(connection, state.mapper, [row])
+            by_key.move_left_versions(connection, state.mapper, [row])
 
 
 def _key_of(state: State) -> dict[str, Any]:
@@ -210,7 +206,7 @@ def _attempts_saved(states: Iterable[State]) -> list[Attempt]:
         if state.key is not None and token:
             row = {name: state.dict[name] for name in state.committed_state if name in state.dict}
             row |= {**_key_of(state), token: version_seen(state, token)}
-            found += attempts_of(state.mapper, [row])
+            found += by_key.attempts_of(state.mapper, [row])
     return found
 
 

@@ -32,17 +32,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import (
-    Alias,
-    ClauseElement,
-    Column,
-    Delete,
-    Insert,
-    Integer,
-    Table,
-    TextClause,
-    Update,
-)
+import sqlalchemy as sa
 from sqlalchemy.orm import Mapper
 from sqlalchemy.sql import visitors
 
@@ -51,21 +41,16 @@ from optilock.errors import ConfigurationError
 from optilock.mapped import Identity, all_mappers, facts
 from optilock.mapping.tables import classes_over, moved_by_flushes, versioned_tables
 from optilock.tokens.timestamp import NextServerTime
-from optilock.undocumented.statements import (
-    cache_key_of,
-    names_given_by,
-    names_set_by,
-    prefixes_of,
-    subject_of,
-    upsert_of,
-)
+from optilock.undocumented import statements
 from optilock.watched.statements.by_key import refuse_first_versions
 from optilock.watched.statements.sql_text import may_write, sql_of, tables_written
 
 _REPLACES = re.compile(r"\bREPLACE\b", re.IGNORECASE)
 
 
-def leaves_version(statement: Insert, version: Column[Any], given: Collection[str] = ()) -> bool:
+def leaves_version(
+    statement: sa.Insert, version: sa.Column[Any], given: Collection[str] = ()
+) -> bool:
     """Return whether the upsert changes stored rows and leaves the version that others have read.
 
     ``given`` are the names of the new rows' parameters.
@@ -78,54 +63,56 @@ def leaves_version(statement: Insert, version: Column[Any], given: Collection[st
     return (
         _is_of_new_row(named[0], version)
         and _repeats(version)
-        and names.isdisjoint({*given, *names_given_by(statement)})
+        and names.isdisjoint({*given, *statements.names_given_by(statement)})
     )
 
 
-def replaces_rows(statement: Insert) -> bool:
+def replaces_rows(statement: sa.Insert) -> bool:
     """Return whether it deletes a stored row and inserts it again (``INSERT OR REPLACE``)."""
-    return any(map(_REPLACES.search, prefixes_of(statement)))
+    return any(map(_REPLACES.search, statements.prefixes_of(statement)))
 
 
-def changes_stored_rows(statement: Insert) -> bool:
+def changes_stored_rows(statement: sa.Insert) -> bool:
     """Return whether it may change, or insert again, a row that exists already."""
     return bool(_set_by_upsert(statement)) or replaces_rows(statement)
 
 
-def _set_by_upsert(statement: Insert) -> dict[str, Any]:
+def _set_by_upsert(statement: sa.Insert) -> dict[str, Any]:
     """Return the columns that it sets where the row exists, by name; often none."""
-    clause = upsert_of(statement)
+    clause = statements.upsert_of(statement)
     values = getattr(clause, "update_values_to_set", None) or getattr(clause, "update", None) or ()
     pairs = values.items() if isinstance(values, Mapping) else values
     return {str(getattr(name, "key", name)): value for name, value in pairs}
 
 
-def _is_of_new_row(value: Any, version: Column[Any]) -> bool:
+def _is_of_new_row(value: Any, version: sa.Column[Any]) -> bool:
     """Return whether it is ``excluded.version`` (PostgreSQL, SQLite) or ``inserted`` (MariaDB)."""
     table = getattr(value, "table", None)
     if getattr(value, "name", None) == "values":  # VALUES(version)
-        return any(version.shares_lineage(one) for one in value.clauses if isinstance(one, Column))
+        return any(
+            version.shares_lineage(one) for one in value.clauses if isinstance(one, sa.Column)
+        )
     return (
-        isinstance(table, Alias)
+        isinstance(table, sa.Alias)
         and table.name in ("excluded", "inserted")
         and bool(version.shares_lineage(value))
     )
 
 
-def _repeats(version: Column[Any]) -> bool:
+def _repeats(version: sa.Column[Any]) -> bool:
     """Return whether the column's default, or none, gives two new rows one version."""
     default: Any = version.default
-    return default is None or not default.is_callable or isinstance(version.type, Integer)
+    return default is None or not default.is_callable or isinstance(version.type, sa.Integer)
 
 
-def refuse_insert(statement: Insert, params: Any) -> None:
+def refuse_insert(statement: sa.Insert, params: Any) -> None:
     """Refuse an INSERT that would replace a versioned row unseen, or lose a version it gives.
 
     Raises:
         ConfigurationError: it changes stored rows and does not move the version, or it gives new
             rows a version that SQLAlchemy would not store.
     """
-    mapper = getattr(subject_of(statement), "mapper", None)
+    mapper = getattr(statements.subject_of(statement), "mapper", None)
     if not isinstance(mapper, Mapper):
         _refuse_insert_of_table(statement, params)
         return
@@ -144,7 +131,7 @@ def refuse_insert(statement: Insert, params: Any) -> None:
     raise _version_left_error(cls, version, f"{cls}.{key}", by_values=facts(mapper).by_values)
 
 
-def _refuse_insert_of_table(statement: Insert, params: Any) -> None:
+def _refuse_insert_of_table(statement: sa.Insert, params: Any) -> None:
     table: Any = statement.table
     version: Any = versioned_tables().get(table)
     if version is None:
@@ -158,7 +145,7 @@ def _refuse_insert_of_table(statement: Insert, params: Any) -> None:
     raise _version_left_error(table.description, version, str(version))
 
 
-def _refuse_replacing(statement: Insert) -> None:
+def _refuse_replacing(statement: sa.Insert) -> None:
     if replaces_rows(statement):
         raise ConfigurationError(
             f"INSERT OR REPLACE deletes a row of {statement.table.description} and makes it again"
@@ -168,10 +155,10 @@ def _refuse_replacing(statement: Insert) -> None:
 
 
 def _version_left_error(
-    what: str, version: Column[Any], now: str, *, by_values: bool = False
+    what: str, version: sa.Column[Any], now: str, *, by_values: bool = False
 ) -> ConfigurationError:
     onupdate: Any = version.onupdate
-    following = f"{now} + 1" if isinstance(version.type, Integer) else "the next random value"
+    following = f"{now} + 1" if isinstance(version.type, sa.Integer) else "the next random value"
     if onupdate is not None and isinstance(onupdate.arg, NextServerTime):
         following = f"optilock.tokens.timestamp.NextServerTime({now})"
     if by_values:
@@ -190,7 +177,7 @@ def refuse_unchecked(demands: Demands, statement: Any) -> None:
         ConfigurationError: it is a SQL text that changes such a table, or an upsert of one, or has
             a statement that writes one inside (``from_statement()``, a CTE of PostgreSQL).
     """
-    if isinstance(statement, Insert):
+    if isinstance(statement, sa.Insert):
         if demands.may_concern_table(statement.table) and changes_stored_rows(statement):
             for cls in _demanded_classes(demands, statement.table):
                 raise _upsert_error(cls, statement.table)
@@ -207,16 +194,17 @@ _MOST_KEYS = 1_000
 
 def inner_writes_of(statement: Any) -> Sequence[Any]:
     """Return the statements inside another one that may write rows."""
-    if not isinstance(statement, ClauseElement):  # a sequence, which is no statement
+    if not isinstance(statement, sa.ClauseElement):  # a sequence, which is no statement
         return ()
-    found = cache_key_of(statement)
+    found = statements.cache_key_of(statement)
     key = None if found is None else found.key
     if key in _without_inner_writes:
         return ()
     inside = [
         one
         for one in visitors.iterate(statement)
-        if one is not statement and isinstance(one, (Update, Delete, Insert, TextClause))
+        if one is not statement
+        and isinstance(one, (sa.Update, sa.Delete, sa.Insert, sa.TextClause))
     ]
     if not inside and key is not None:
         if len(_without_inner_writes) >= _MOST_KEYS:
@@ -228,7 +216,7 @@ def inner_writes_of(statement: Any) -> Sequence[Any]:
 def refuse_inner_writes(demands: Demands, statement: Any) -> None:
     """Refuse a statement that contains another one which writes such rows."""
     for one in inner_writes_of(statement):
-        if isinstance(one, (Insert, TextClause)):
+        if isinstance(one, (sa.Insert, sa.TextClause)):
             refuse_unchecked(demands, one)
         else:
             for cls in _demanded_classes(demands, one.table):
@@ -244,7 +232,7 @@ def refuse_text(demands: Demands, sql: str) -> None:
         for mapper in all_mappers()
         if demands.conditions_for(mapper)
         for table in mapper.tables
-        if isinstance(table, Table)
+        if isinstance(table, sa.Table)
     }
     for name in sorted(tables_written(sql, known)):
         cls = known[name]
@@ -264,9 +252,9 @@ def refuse_other_tables(demands: Demands, statement: Any, tables: set[Any]) -> N
         ConfigurationError: something is demanded of those rows.
     """
     written: set[Any] = set()
-    if not isinstance(statement.table, Table):
-        written = {one for one in visitors.iterate(statement.table) if isinstance(one, Table)}
-    if isinstance(statement, Update):
+    if not isinstance(statement.table, sa.Table):
+        written = {one for one in visitors.iterate(statement.table) if isinstance(one, sa.Table)}
+    if isinstance(statement, sa.Update):
         written.update(tables_set_by(statement))
     for table in written - tables:
         for cls in _demanded_classes(demands, table):
@@ -277,9 +265,13 @@ def refuse_other_tables(demands: Demands, statement: Any, tables: set[Any]) -> N
             )
 
 
-def tables_set_by(statement: Update) -> Iterator[Any]:
+def tables_set_by(statement: sa.Update) -> Iterator[Any]:
     """Return the tables whose columns it sets, as far as the names include a table."""
-    return (table for name in names_set_by(statement) if (table := _table_of(name)) is not None)
+    return (
+        table
+        for name in statements.names_set_by(statement)
+        if (table := _table_of(name)) is not None
+    )
 
 
 def _table_of(named: Any) -> Any:
@@ -323,14 +315,14 @@ def refuse_unversioned_change(statement: Any) -> None:
         ConfigurationError: it does, and the class does not say that it needs none.
     """
     for one in (statement, *inner_writes_of(statement)):
-        if isinstance(one, (Update, Delete)) or (
-            isinstance(one, Insert) and changes_stored_rows(one)
+        if isinstance(one, (sa.Update, sa.Delete)) or (
+            isinstance(one, sa.Insert) and changes_stored_rows(one)
         ):
             _refuse_change(one)
 
 
 def _refuse_change(statement: Any) -> None:
-    mapper = getattr(subject_of(statement), "mapper", None)
+    mapper = getattr(statements.subject_of(statement), "mapper", None)
     tables = set(_tables_written(statement))
     if isinstance(mapper, Mapper):
         refuse_unversioned_class(mapper)
@@ -341,16 +333,16 @@ def _refuse_change(statement: Any) -> None:
             raise strict_mode_error(found)
 
 
-def _tables_written(statement: Any) -> Iterable[Table]:
+def _tables_written(statement: Any) -> Iterable[sa.Table]:
     """Yield its table, or that of the alias, and others whose columns an UPDATE sets (MariaDB)."""
     for one in visitors.iterate(statement.table):
-        if isinstance(one, Table):
+        if isinstance(one, sa.Table):
             yield one
-    if isinstance(statement, Update):
+    if isinstance(statement, sa.Update):
         yield from tables_set_by(statement)
 
 
-def _unversioned_class_of(table: Table) -> Mapper[Any] | None:
+def _unversioned_class_of(table: sa.Table) -> Mapper[Any] | None:
     """Return a class without a version whose rows are in the table, unless it is a link table."""
     classes = classes_over(table)
     if any(one.version_id_col is not None and one.version_id_col.table is table for one in classes):
@@ -359,7 +351,7 @@ def _unversioned_class_of(table: Table) -> Mapper[Any] | None:
     return None if found is None or _is_link(table) else found
 
 
-def _is_link(table: Table) -> bool:
+def _is_link(table: sa.Table) -> bool:
     """Return whether classes of the same metadata use it as a link table.
 
     Other classes are not examined, because that would configure their mappers.
@@ -367,7 +359,7 @@ def _is_link(table: Table) -> bool:
     neighbours = (
         one
         for one in all_mappers()
-        if any(isinstance(its, Table) and its.metadata is table.metadata for its in one.tables)
+        if any(isinstance(its, sa.Table) and its.metadata is table.metadata for its in one.tables)
     )
     return any(each.secondary is table for mapper in neighbours for each in mapper.relationships)
 

@@ -31,18 +31,7 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Any, NoReturn
 
-from sqlalchemy import (
-    Column,
-    ColumnElement,
-    Connection,
-    DateTime,
-    Delete,
-    Update,
-    and_,
-    inspect,
-    or_,
-    select,
-)
+import sqlalchemy as sa
 from sqlalchemy.orm import InstanceState, Mapper, Session
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
@@ -57,7 +46,7 @@ from optilock.watched.session.connections import refuse_autocommit
 from optilock.watched.session.record import session_record
 
 
-def columns_set(mapper: Mapper[Any], statement: Update, params: Any) -> set[Any]:
+def columns_set(mapper: Mapper[Any], statement: sa.Update, params: Any) -> set[Any]:
     """Return the columns that get a new value; a name without a column is returned as it is."""
     names = names_set_by(statement)
     if isinstance(params, Mapping):
@@ -73,7 +62,7 @@ def _column(mapper: Mapper[Any], name: Any) -> Any:
     return mapper.local_table.columns.get(name, name)
 
 
-def _names_set(statement: Update, params: Any) -> set[str]:
+def _names_set(statement: sa.Update, params: Any) -> set[str]:
     """Return the columns of its table that it sets; other parameters are those of its WHERE."""
     rows = params if isinstance(params, list) else [params]
     columns: Any = getattr(statement.table, "element", statement.table).columns
@@ -92,7 +81,7 @@ def class_stands_still(session: Session, mapper: Mapper[Any]) -> bool:
     )
 
 
-def keep_version(mapper: Mapper[Any], statement: Update) -> Update:
+def keep_version(mapper: Mapper[Any], statement: sa.Update) -> sa.Update:
     """Return the statement of the class, with a value that keeps the version."""
     token = facts(mapper).version
     if token.table is not mapper.local_table or token.onupdate is None or is_ordered(statement):
@@ -106,7 +95,7 @@ def keep_version_of_table(session: Session, statement: Any, params: Any) -> Any:
     Other statements are returned as they are.
     """
     table = statement.table
-    mapper = None if isinstance(statement, Delete) else owner_of(table)
+    mapper = None if isinstance(statement, sa.Delete) else owner_of(table)
     token: Any = None if mapper is None else mapper.version_id_col
     if mapper is None or token.table is not table or token.onupdate is None:
         return statement
@@ -125,7 +114,7 @@ def _are_ignored(mapper: Mapper[Any], table: Any, names: set[str]) -> bool:
 # -- versions that move ----------------------------------------------------------------------------
 
 
-def move_version(mapper: Mapper[Any], statement: Update) -> Update:
+def move_version(mapper: Mapper[Any], statement: sa.Update) -> sa.Update:
     """Return the statement with the next version, where no ``onupdate`` would make it.
 
     Raises:
@@ -141,7 +130,7 @@ def move_version(mapper: Mapper[Any], statement: Update) -> Update:
 
 
 def move_in_other_table(
-    connection: Connection, mapper: Mapper[Any], table: Any, statement: Update, params: Any
+    connection: sa.Connection, mapper: Mapper[Any], table: Any, statement: sa.Update, params: Any
 ) -> None:
     """Move the versions of ``mapper``'s rows whose part in ``table`` the statement matches."""
     refuse_autocommit(connection, f"An UPDATE of {mapper.class_.__name__}, in two tables,")
@@ -150,7 +139,7 @@ def move_in_other_table(
         (column_in(mapper, key, token.table), column_in(mapper, key, table))
         for key in mapper.primary_key
     ]
-    rows = select(*(local for _, local in pairs)).where(*criteria_of(statement))
+    rows = sa.select(*(local for _, local in pairs)).where(*criteria_of(statement))
     here = rows_with_keys([key for key, _ in pairs], rows)
     connection.execute(
         token.table.update().where(here).values(next_version_values(mapper)), params or {}
@@ -189,7 +178,7 @@ def next_version_values(mapper: Mapper[Any]) -> Mapping[Any, Any]:
     return {token: first}
 
 
-def column_in(mapper: Mapper[Any], key: Any, table: Any) -> Column[Any]:
+def column_in(mapper: Mapper[Any], key: Any, table: Any) -> sa.Column[Any]:
     """Return the column of ``table`` that holds the same as ``key``."""
     columns = mapper.get_property_by_column(key).columns
     return next(one for one in columns if one.table is table)
@@ -198,7 +187,7 @@ def column_in(mapper: Mapper[Any], key: Any, table: Any) -> Column[Any]:
 # -- refusals --------------------------------------------------------------------------------------
 
 
-def refuse_update_of_table(statement: Update, params: Any) -> None:
+def refuse_update_of_table(statement: sa.Update, params: Any) -> None:
     """Refuse an UPDATE that would change a versioned row and leave its version.
 
     Raises:
@@ -239,7 +228,9 @@ def _elsewhere_error(table: Any, mapper: Mapper[Any]) -> ConfigurationError:
     )
 
 
-def _version_left_error(table: Any, version: Column[Any], native: str | None) -> ConfigurationError:
+def _version_left_error(
+    table: Any, version: sa.Column[Any], native: str | None
+) -> ConfigurationError:
     what, instead = "an alias of ", "the class or the table itself"
     if native is not None:
         what, instead = "", f"the class itself, update({native})"
@@ -274,7 +265,7 @@ def version_not_moved_error(mapper: Mapper[Any], why: str) -> ConfigurationError
     )
 
 
-def unchanged(*objects: object) -> ColumnElement[bool]:
+def unchanged(*objects: object) -> sa.ColumnElement[bool]:
     """Return a condition that holds for the rows of ``objects`` in the versions that were loaded.
 
     Raises:
@@ -284,11 +275,11 @@ def unchanged(*objects: object) -> ColumnElement[bool]:
         raise ConfigurationError(
             "unchanged() got no object: a statement without a condition writes every row."
         )
-    return or_(*map(_as_loaded, objects))
+    return sa.or_(*map(_as_loaded, objects))
 
 
-def _as_loaded(obj: Any) -> ColumnElement[bool]:
-    state = inspect(obj, raiseerr=False)
+def _as_loaded(obj: Any) -> sa.ColumnElement[bool]:
+    state = sa.inspect(obj, raiseerr=False)
     if not isinstance(state, InstanceState) or state.key is None:
         raise ConfigurationError(
             f"unchanged() takes objects that a session has loaded, and got {describe(obj)} that is"
@@ -310,7 +301,7 @@ def _as_loaded(obj: Any) -> ColumnElement[bool]:
         getattr(mapper.class_, name) == value
         for name, value in zip(facts(mapper).keys, state.key[1], strict=True)
     ]
-    return and_(*keys, getattr(mapper.class_, token) == version)
+    return sa.and_(*keys, getattr(mapper.class_, token) == version)
 
 
 # -- the type of a version -------------------------------------------------------------------------
@@ -374,7 +365,7 @@ def _has_zone(kind: TypeEngine[Any]) -> bool | None:
     """Return whether times have a zone; ``None``: the database decides."""
     if isinstance(kind, UtcDateTime):
         return True
-    return None if not isinstance(kind, DateTime) or kind.timezone else False
+    return None if not isinstance(kind, sa.DateTime) or kind.timezone else False
 
 
 def kind_of(value: object) -> str:

@@ -7,18 +7,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
-from sqlalchemy import (
-    BinaryExpression,
-    BindParameter,
-    BooleanClauseList,
-    Column,
-    Delete,
-    Dialect,
-    PrimaryKeyConstraint,
-    Table,
-    UniqueConstraint,
-    Update,
-)
+import sqlalchemy as sa
 from sqlalchemy.orm import Mapper, UOWTransaction
 from sqlalchemy.schema import ColumnCollectionConstraint
 from sqlalchemy.sql import operators
@@ -44,7 +33,7 @@ _SHOWN = "_optilock_shown"
 
 
 def is_of_mappers(
-    statement: Update | Delete, params: Any, cache: Any, mappers: Iterable[Mapper[Any] | None]
+    statement: sa.Update | sa.Delete, params: Any, cache: Any, mappers: Iterable[Mapper[Any] | None]
 ) -> bool:
     """Return whether it is SQLAlchemy's own statement of a mapper, with another type of cache.
 
@@ -67,7 +56,7 @@ def is_shown(mapper: Mapper[Any]) -> bool:
 
 
 def shape_for(
-    uow: UOWTransaction, dialect: Dialect, statement: Any, names: Iterable[str]
+    uow: UOWTransaction, dialect: sa.Dialect, statement: Any, names: Iterable[str]
 ) -> Shape | None:
     """Return the shape of ``statement`` with these parameters; ``None`` without a version."""
     shapes = statement.__dict__.get("_optilock_shapes")
@@ -87,7 +76,7 @@ def shape_for(
 
 
 def _read(
-    uow: UOWTransaction, dialect: Dialect, statement: Any, names: frozenset[str]
+    uow: UOWTransaction, dialect: sa.Dialect, statement: Any, names: frozenset[str]
 ) -> Shape | None:
     for mapper in uow.mappers:
         if statement.table in mapper.tables and mapper.version_id_col is not None:
@@ -124,12 +113,15 @@ def _refuse_another(uow: UOWTransaction, mapper: Mapper[Any]) -> None:
 
 
 def shape_of(
-    statement: Update | Delete, names: frozenset[str], mapper: Mapper[Any], dialect: Dialect
+    statement: sa.Update | sa.Delete,
+    names: frozenset[str],
+    mapper: Mapper[Any],
+    dialect: sa.Dialect,
 ) -> Shape | None:
     """Return the shape of a statement of the unit of work; ``None`` if it is not guarded."""
     table = statement.table
     token = facts(mapper).version
-    if not isinstance(token, Column) or not isinstance(table, Table):
+    if not isinstance(token, sa.Column) or not isinstance(table, sa.Table):
         return None
     compared = compared_columns(statement)
     if compared is None or token not in compared:
@@ -142,9 +134,9 @@ def shape_of(
     expressions = {c: e for c, e in given.items() if c is not token and c is not e}
     changed = {*sets.values(), *expressions} - {token}
     names_version = token.key in sets
-    if isinstance(statement, Update) and not names_version and token not in given:
+    if isinstance(statement, sa.Update) and not names_version and token not in given:
         statement = _keep_version(statement, mapper, token)
-    individually = isinstance(statement, Update) and (
+    individually = isinstance(statement, sa.Update) and (
         not names_version or _is_special(statement, table, given, changed)
     )
     prefetch, postfetch = ((), ()) if individually else _computed(statement, names, dialect)
@@ -167,7 +159,7 @@ def shape_of(
 
 
 def _is_special(
-    statement: Update, table: Table, given: Mapping[Any, Any], changed: set[Column[Any]]
+    statement: sa.Update, table: sa.Table, given: Mapping[Any, Any], changed: set[sa.Column[Any]]
 ) -> bool:
     """Return whether it has values of its own, returns values, or needs rows in their order."""
     if given or returns_values(statement):
@@ -176,7 +168,11 @@ def _is_special(
 
 
 def _special_treatment(
-    mapper: Mapper[Any], sets: Mapping[str, Column[Any]], changed: set[Column[Any]], *, moves: bool
+    mapper: Mapper[Any],
+    sets: Mapping[str, sa.Column[Any]],
+    changed: set[sa.Column[Any]],
+    *,
+    moves: bool,
 ) -> dict[str, Any]:
     """Return the fields of a shape that depend on the kinds of columns it changes."""
     ignored, compares = facts(mapper).ignored, facts(mapper).compares
@@ -194,10 +190,10 @@ def _special_treatment(
 
 def shape_by_key(
     mapper: Mapper[Any],
-    table: Table,
-    dialect: Dialect,
-    columns: Iterable[Column[Any]] | None,
-    expressions: Mapping[Column[Any], Any] = MappingProxyType({}),
+    table: sa.Table,
+    dialect: sa.Dialect,
+    columns: Iterable[sa.Column[Any]] | None,
+    expressions: Mapping[sa.Column[Any], Any] = MappingProxyType({}),
     *,
     locked: bool = False,
 ) -> Shape:
@@ -218,15 +214,15 @@ def shape_by_key(
 
 
 def _by_key(
-    statement: Any, mapper: Mapper[Any], sets: dict[str, Column[Any]], dialect: Dialect
+    statement: Any, mapper: Mapper[Any], sets: dict[str, sa.Column[Any]], dialect: sa.Dialect
 ) -> Shape:
     table, version = statement.table, facts(mapper).version
-    key_columns = [c for c in mapper.primary_key if isinstance(c, Column) and c.table is table]
+    key_columns = [c for c in mapper.primary_key if isinstance(c, sa.Column) and c.table is table]
     if len(key_columns) < len(mapper.primary_key) or {*key_columns} == {*table.primary_key}:
         key_columns = list(table.primary_key)
     keys = tuple(Match(c, f"optilock_key_{i}") for i, c in enumerate(key_columns))
     conditions: tuple[Match, ...] = ()
-    if isinstance(version, Column) and version.table is table:
+    if isinstance(version, sa.Column) and version.table is table:
         conditions = (Match(version, "optilock_expected"),)
     compared = (*conditions, *keys)
     statement = statement.where(*(one.clause(parameter) for one in compared))
@@ -248,17 +244,17 @@ def _by_key(
     )
 
 
-def compared_columns(statement: Update | Delete) -> dict[Column[Any], str] | None:
+def compared_columns(statement: sa.Update | sa.Delete) -> dict[sa.Column[Any], str] | None:
     """Return the parameters by column of a WHERE made of ``column = :parameter`` only."""
     where = statement.whereclause
-    clauses = where.clauses if isinstance(where, BooleanClauseList) else [where]
-    found: dict[Column[Any], str] = {}
+    clauses = where.clauses if isinstance(where, sa.BooleanClauseList) else [where]
+    found: dict[sa.Column[Any], str] = {}
     for clause in clauses:
         if not (
-            isinstance(clause, BinaryExpression)
+            isinstance(clause, sa.BinaryExpression)
             and clause.operator is operators.eq
-            and isinstance(clause.left, Column)
-            and isinstance(clause.right, BindParameter)
+            and isinstance(clause.left, sa.Column)
+            and isinstance(clause.right, sa.BindParameter)
         ):
             return None
         found[clause.left] = clause.right.key
@@ -266,16 +262,16 @@ def compared_columns(statement: Update | Delete) -> dict[Column[Any], str] | Non
 
 
 def _sets(
-    statement: Update | Delete, table: Table, names: frozenset[str], where: set[str]
-) -> dict[str, Column[Any]]:
-    if isinstance(statement, Delete):
+    statement: sa.Update | sa.Delete, table: sa.Table, names: frozenset[str], where: set[str]
+) -> dict[str, sa.Column[Any]]:
+    if isinstance(statement, sa.Delete):
         return {}
     return {name: table.c[name] for name in sorted(names - where)}
 
 
 def _commuting(
-    mapper: Mapper[Any], sets: Mapping[str, Column[Any]], changed: set[Column[Any]]
-) -> Mapping[str, Column[Any]]:
+    mapper: Mapper[Any], sets: Mapping[str, sa.Column[Any]], changed: set[sa.Column[Any]]
+) -> Mapping[str, sa.Column[Any]]:
     """Return the columns, by parameter, that may get the difference, if only they change."""
     commuting = facts(mapper).commuting
     if not commuting or not changed or not changed <= commuting.intersection(sets.values()):
@@ -283,7 +279,7 @@ def _commuting(
     return {name: column for name, column in sets.items() if column in commuting}
 
 
-def _keep_version(statement: Update, mapper: Mapper[Any], token: Column[Any]) -> Update:
+def _keep_version(statement: sa.Update, mapper: Mapper[Any], token: sa.Column[Any]) -> sa.Update:
     """Keep the version in ``post_update`` of a new row, whose object would not get a new one."""
     if token.onupdate is None or not callable(mapper.version_id_generator):
         return statement
@@ -291,25 +287,25 @@ def _keep_version(statement: Update, mapper: Mapper[Any], token: Column[Any]) ->
 
 
 def _computed(
-    statement: Update | Delete, names: frozenset[str], dialect: Dialect
-) -> tuple[tuple[Column[Any], ...], tuple[Column[Any], ...]]:
+    statement: sa.Update | sa.Delete, names: frozenset[str], dialect: sa.Dialect
+) -> tuple[tuple[sa.Column[Any], ...], tuple[sa.Column[Any], ...]]:
     """Return the columns computed by Python at the moment of writing, and by the database."""
-    if isinstance(statement, Delete):
+    if isinstance(statement, sa.Delete):
         return (), ()
     compiled: Any = statement.compile(dialect=dialect, column_keys=sorted(names))
     return tuple(compiled.prefetch), tuple(compiled.postfetch)
 
 
-def _columns_in_order(table: Table) -> set[Column[Any]]:
+def _columns_in_order(table: sa.Table) -> set[sa.Column[Any]]:
     """Return columns with row-by-row uniqueness: ``u = u - 1`` must run in the given order."""
-    found: set[Column[Any]] = {column for column in table.columns if column.unique}
+    found: set[sa.Column[Any]] = {column for column in table.columns if column.unique}
     for constraint in table.constraints:
-        unique = isinstance(constraint, (PrimaryKeyConstraint, UniqueConstraint))
+        unique = isinstance(constraint, (sa.PrimaryKeyConstraint, sa.UniqueConstraint))
         if isinstance(constraint, ColumnCollectionConstraint) and (
             unique or constraint.__visit_name__ == "exclude_constraint"  # PostgreSQL's
         ):
             found.update(constraint.columns)
     for index in table.indexes:
         if index.unique:
-            found.update(column for column in index.columns if isinstance(column, Column))
+            found.update(column for column in index.columns if isinstance(column, sa.Column))
     return found

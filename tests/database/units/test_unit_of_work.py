@@ -36,7 +36,7 @@ from optilock.unit.isolation import Isolation
 from optilock.unit.retries import retrying
 from optilock.unit.units import UnitOfWork, repeatable_read, unit_of_work
 from optilock.versioned import Versioned
-from optilock.watched.guard import is_watched
+from optilock.watched.session.record import is_watched
 
 pytestmark = pytest.mark.modes
 
