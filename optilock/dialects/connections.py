@@ -51,7 +51,7 @@ from sqlalchemy import Connection, Dialect, ExceptionContext, Pool, event
 
 from optilock.dialects.base import Database
 from optilock.errors import OptilockError
-from optilock.undocumented.connections import demand_rollback, renew_pool, throw_away
+from optilock.undocumented.connections import demand_rollback, renew_pool, thrown_away_on_error
 from optilock.undocumented.statements import listen_on
 
 #: An attribute of a connection that is watched: the transaction that was ended, and the error.
@@ -250,15 +250,9 @@ def _checkin(dbapi_connection: Any, record: Any) -> None:
     undoing = record.info.pop(_UNDO, None)
     if not undoing or dbapi_connection is None:
         return
-    try:
+    with thrown_away_on_error(record):
         for undo in reversed(undoing):
             _put_right(dbapi_connection, undo)
-    except Exception:
-        _log.warning("a connection could not be put right and is thrown away", exc_info=True)
-        record.invalidate()
-    except BaseException:
-        throw_away(record)
-        raise
 
 
 def _put_right(dbapi_connection: Any, undo: Undo) -> None:

@@ -68,6 +68,11 @@ class LeaseColumns:
         """SQL: no lease is in force."""
         return or_(self.until.is_(None), self.until <= self.clock, self.id.is_(None))
 
+    @property
+    def lease(self) -> tuple[ColumnElement[Any], ...]:
+        """SQL: all columns of the lease, and the time as ``now``."""
+        return (self.id, self.since, self.until, self.length, self.fence, self.clock.label("now"))
+
     @cached_property
     def holder(self) -> tuple[ColumnElement[Any], ...]:
         """SQL: the id, the begin and the end of the lease that is in force; NULL without one."""

@@ -15,18 +15,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from sqlalchemy import (
-    Column,
-    ColumnElement,
-    Connection,
-    MetaData,
-    Select,
-    Table,
-    bindparam,
-    inspect,
-    literal_column,
-    select,
-)
+import sqlalchemy as sa
 from sqlalchemy.orm import InstanceState, Mapper, Session
 
 from optilock import events
@@ -63,7 +52,7 @@ class Names:
 
     def __post_init__(self) -> None:
         schema: Any = self.schema
-        copied: Table = leases.to_metadata(MetaData(), schema=schema, name=self.table)
+        copied: sa.Table = leases.to_metadata(sa.MetaData(), schema=schema, name=self.table)
         object.__setattr__(self, "columns", register_columns(copied, self.policy))
 
 
@@ -102,7 +91,7 @@ class Place:
     #: For messages.
     what: str
     columns: LeaseColumns
-    keys: tuple[Column[Any], ...]
+    keys: tuple[sa.Column[Any], ...]
     identity: Identity
     mapper: Mapper[Any] | None = None
 
@@ -111,17 +100,17 @@ class Place:
         return {f"{KEY}{i}": value for i, value in enumerate(self.identity)}
 
     @cached_property
-    def here(self) -> list[ColumnElement[bool]]:
+    def here(self) -> list[sa.ColumnElement[bool]]:
         """SQL: the row has this key."""
-        return [key == bindparam(f"{KEY}{i}", type_=key.type) for i, key in enumerate(self.keys)]
+        return [key == sa.bindparam(f"{KEY}{i}", type_=key.type) for i, key in enumerate(self.keys)]
 
-    def lock(self) -> Select[Any]:
+    def lock(self) -> sa.Select[Any]:
         """Return a query of the row with its key as values, to be locked."""
-        found: Select[Any] = select(literal_column("1")).select_from(self.columns.table)
+        found: sa.Select[Any] = sa.select(sa.literal_column("1")).select_from(self.columns.table)
         keys = zip(self.keys, self.identity, strict=True)
         return found.where(*(key == value for key, value in keys))
 
-    def connection(self, session: Session) -> Connection:
+    def connection(self, session: Session) -> sa.Connection:
         if self.mapper is not None:
             refuse_impossible_key(session, self.mapper, self.identity)
         return connection_to_write(session, self._mapper())
@@ -130,7 +119,9 @@ class Place:
         assert self.mapper is not None
         return self.mapper
 
-    def versions(self, call: str, if_match: Any, connection: Connection) -> tuple[Any, ...] | None:
+    def versions(
+        self, call: str, if_match: Any, connection: sa.Connection
+    ) -> tuple[Any, ...] | None:
         """Return the versions that the caller demands; ``None``: any.
 
         Raises:
@@ -158,11 +149,11 @@ class Place:
         guards = self.columns.policy.guards
         return self.mapper is None or bool(facts(self.mapper).token) or "update" not in guards
 
-    def make(self, connection: Connection) -> bool:
+    def make(self, connection: sa.Connection) -> bool:
         """Make the row of a name; return ``False`` for a mapped row."""
         return False
 
-    def require(self, connection: Connection, versions: tuple[Any, ...] | None) -> None:
+    def require(self, connection: sa.Connection, versions: tuple[Any, ...] | None) -> None:
         """Raise if the row is gone, or in another version.
 
         Raises:
@@ -187,22 +178,15 @@ class Place:
         events.emit(lambda: events.Conflict((entry,)))
         raise PreconditionFailed([entry])
 
-    def read(self, connection: Connection, *, newest: bool = True) -> Mapping[str, Any] | None:
+    def read(self, connection: sa.Connection, *, newest: bool = True) -> Mapping[str, Any] | None:
         """Return the columns of the lease and the time; ``None`` if there is no row.
 
         The ``newest`` row may have to be locked: a plain read may show that of the snapshot.
         """
         columns = self.columns
-        query: Select[Any] | None = columns.known.get("look")
+        query: sa.Select[Any] | None = columns.known.get("look")
         if query is None:
-            made: Select[Any] = select(
-                columns.id,
-                columns.since,
-                columns.until,
-                columns.length,
-                columns.fence,
-                columns.clock.label("now"),
-            ).where(*self.here)
+            made: sa.Select[Any] = sa.select(*columns.lease).where(*self.here)
             query = columns.known["look"] = made
         database = database_of(connection.dialect)
         if newest and database.locks_show_newer and not is_autocommit(connection):
@@ -221,10 +205,10 @@ def place_of_row(given: Any, call: str) -> Place:
     if isinstance(given, Lease):
         given = given.of
     if isinstance(given, tuple) and len(given) == 2 and isinstance(given[0], type):
-        mapper: Any = inspect(given[0], raiseerr=False)
+        mapper: Any = sa.inspect(given[0], raiseerr=False)
         if isinstance(mapper, Mapper):
             return _place(mapper, identity_given(f"leases.{call}", mapper, given[1]))
-    state = None if isinstance(given, (type, tuple)) else inspect(given, raiseerr=False)
+    state = None if isinstance(given, (type, tuple)) else sa.inspect(given, raiseerr=False)
     if not isinstance(state, InstanceState) or state.key is None:
         raise ConfigurationError(
             f"leases.{call}() got {describe(given)}: give it a stored object, a class and a key as"
@@ -246,17 +230,17 @@ def _place(mapper: Mapper[Any], identity: Identity) -> Place:
     return Place((cls, identity), f"{cls.__name__} {key!r}", columns, own, identity, mapper)
 
 
-def _in(columns: LeaseColumns, mapper: Mapper[Any], key: Any) -> Column[Any]:
+def _in(columns: LeaseColumns, mapper: Mapper[Any], key: Any) -> sa.Column[Any]:
     same: Any = mapper.get_property_by_column(key).columns
     return next(one for one in same if one.table is columns.table)
 
 
 @dataclass(frozen=True)
 class _NamedPlace(Place):
-    def connection(self, session: Session) -> Connection:
+    def connection(self, session: Session) -> sa.Connection:
         return own_connection(session, {"clause": self.columns.table.update()})
 
-    def make(self, connection: Connection) -> bool:
+    def make(self, connection: sa.Connection) -> bool:
         table = self.columns.table
         insert = database_of(connection.dialect).insert_if_absent(table)
         if insert is None:
@@ -267,7 +251,7 @@ class _NamedPlace(Place):
         execute_unguarded(connection, insert, {"name": self.identity[0]})
         return True
 
-    def require(self, connection: Connection, versions: tuple[Any, ...] | None) -> None:
+    def require(self, connection: sa.Connection, versions: tuple[Any, ...] | None) -> None:
         """A name is always there."""
 
 

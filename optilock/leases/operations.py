@@ -26,19 +26,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import (
-    BigInteger,
-    Column,
-    ColumnElement,
-    Connection,
-    Update,
-    and_,
-    bindparam,
-    case,
-    null,
-    or_,
-    update,
-)
+import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from optilock.dialects.rows import execute_unguarded
@@ -56,7 +44,7 @@ _ATTEMPTS = 3
 
 _NOTHING: Mapping[str, Any] = {}
 
-Values = list[tuple[Column[Any], Any]]
+Values = list[tuple[sa.Column[Any], Any]]
 
 
 def acquire(
@@ -177,17 +165,17 @@ def _held(
     return lease_from(place.of, row)
 
 
-def renew_on(connection: Connection, place: Place, mine: Any) -> Lease:
+def renew_on(connection: sa.Connection, place: Place, mine: Any) -> Lease:
     """Renew the lease, on a connection without a session."""
     return lease_from(place.of, _write(connection, place, "renew", None, {_MINE: mine}))
 
 
-def release_on(connection: Connection, place: Place, mine: Any) -> None:
+def release_on(connection: sa.Connection, place: Place, mine: Any) -> None:
     """Release the lease, on a connection without a session."""
     _write(connection, place, "release", None, {_MINE: mine})
 
 
-def find_loss(connection: Connection, place: Place, mine: Any) -> Exception | None:
+def find_loss(connection: sa.Connection, place: Place, mine: Any) -> Exception | None:
     """Return why a lease cannot be renewed; ``None`` if it can. This waits for no lock."""
     row = place.read(connection, newest=False)
     if row is None:
@@ -196,7 +184,7 @@ def find_loss(connection: Connection, place: Place, mine: Any) -> Exception | No
 
 
 def _write(
-    connection: Connection, place: Place, call: str, if_match: Any, given: dict[str, Any]
+    connection: sa.Connection, place: Place, call: str, if_match: Any, given: dict[str, Any]
 ) -> Mapping[str, Any]:
     """Send the operation; return the columns of the lease as they are then.
 
@@ -226,7 +214,7 @@ def _write(
 
 
 def _sent(
-    connection: Connection, place: Place, call: str, statement: Update, params: dict[str, Any]
+    connection: sa.Connection, place: Place, call: str, statement: sa.Update, params: dict[str, Any]
 ) -> Mapping[str, Any] | None:
     """Send the UPDATE; return the columns of the lease, or ``None`` if no row was written."""
     result = execute_unguarded(connection, statement, params)
@@ -238,23 +226,16 @@ def _sent(
     return _NOTHING if call == "release" else place.read(connection) or _NOTHING
 
 
-def _statement(place: Place, call: str, *, returning: bool) -> Update:
+def _statement(place: Place, call: str, *, returning: bool) -> sa.Update:
     """Return the UPDATE of an operation, which is made once for a table."""
     columns = place.columns
-    found: Update | None = columns.known.get((call, returning))
+    found: sa.Update | None = columns.known.get((call, returning))
     if found is None:
         where, values = _PLANS[call](columns, place)
-        found = update(columns.table).where(*place.here, where)
+        found = sa.update(columns.table).where(*place.here, where)
         found = found.ordered_values(*values, *_as_they_are(columns))
         if returning:
-            found = found.returning(
-                columns.id,
-                columns.since,
-                columns.until,
-                columns.length,
-                columns.fence,
-                columns.clock.label("now"),
-            )
+            found = found.returning(*columns.lease)
         columns.known[call, returning] = found
     return found
 
@@ -272,9 +253,9 @@ def _as_they_are(columns: LeaseColumns) -> Values:
 # expression reads earlier new values: so columns that are read are set last.
 
 
-def _acquiring(columns: LeaseColumns, place: Place) -> tuple[ColumnElement[bool], Values]:
-    mine, length = _param(_MINE, LEASE_ID), _param(_LENGTH, BigInteger())
-    again = and_(columns.id == mine, columns.length.is_not(None))
+def _acquiring(columns: LeaseColumns, place: Place) -> tuple[sa.ColumnElement[bool], Values]:
+    mine, length = _param(_MINE, LEASE_ID), _param(_LENGTH, sa.BigInteger())
+    again = sa.and_(columns.id == mine, columns.length.is_not(None))
     values: Values = [
         (columns.since, columns.clock),
         (columns.until, _end(columns, length)),
@@ -282,44 +263,44 @@ def _acquiring(columns: LeaseColumns, place: Place) -> tuple[ColumnElement[bool]
         (columns.fence, columns.fence + 1),
         (columns.id, mine),
     ]
-    return or_(columns.free(), again), values
+    return sa.or_(columns.free(), again), values
 
 
-def _renewing(columns: LeaseColumns, place: Place) -> tuple[ColumnElement[bool], Values]:
-    where = and_(columns.id == _param(_MINE, LEASE_ID), columns.length.is_not(None))
+def _renewing(columns: LeaseColumns, place: Place) -> tuple[sa.ColumnElement[bool], Values]:
+    where = sa.and_(columns.id == _param(_MINE, LEASE_ID), columns.length.is_not(None))
     if not place.tells_writes:
-        where = and_(where, columns.until > columns.clock)
+        where = sa.and_(where, columns.until > columns.clock)
     return where, [(columns.until, _end(columns, columns.length))]
 
 
-def _changing(columns: LeaseColumns, place: Place) -> tuple[ColumnElement[bool], Values]:
+def _changing(columns: LeaseColumns, place: Place) -> tuple[sa.ColumnElement[bool], Values]:
     mine, new = _param(_MINE, LEASE_ID), _param(_NEW, LEASE_ID)
-    where = and_(
-        or_(columns.id == mine, columns.id == new),
+    where = sa.and_(
+        sa.or_(columns.id == mine, columns.id == new),
         columns.length.is_not(None),
         columns.until > columns.clock,
     )
-    fence = case((columns.id == new, columns.fence), else_=columns.fence + 1)
+    fence = sa.case((columns.id == new, columns.fence), else_=columns.fence + 1)
     return where, [(columns.fence, fence), (columns.id, new)]
 
 
-def _releasing(columns: LeaseColumns, place: Place) -> tuple[ColumnElement[bool], Values]:
+def _releasing(columns: LeaseColumns, place: Place) -> tuple[sa.ColumnElement[bool], Values]:
     nothing = [columns.since, columns.until, columns.length, columns.id]
-    return columns.id == _param(_MINE, LEASE_ID), [(one, null()) for one in nothing]
+    return columns.id == _param(_MINE, LEASE_ID), [(one, sa.null()) for one in nothing]
 
 
-def _breaking(columns: LeaseColumns, place: Place) -> tuple[ColumnElement[bool], Values]:
-    after, clock = _param(_LENGTH, BigInteger()), columns.clock
+def _breaking(columns: LeaseColumns, place: Place) -> tuple[sa.ColumnElement[bool], Values]:
+    after, clock = _param(_LENGTH, sa.BigInteger()), columns.clock
     asked = Later(clock, after)
-    end = case(
+    end = sa.case(
         (columns.until <= clock, columns.until),
-        (and_(after.is_(None), columns.length == 0), clock),
+        (sa.and_(after.is_(None), columns.length == 0), clock),
         (after.is_(None), columns.until),
         (asked < columns.until, asked),
         else_=columns.until,
     )
-    where = and_(columns.id.is_not(None), columns.until.is_not(None))
-    return where, [(columns.until, end), (columns.length, null())]
+    where = sa.and_(columns.id.is_not(None), columns.until.is_not(None))
+    return where, [(columns.until, end), (columns.length, sa.null())]
 
 
 _PLANS: dict[str, Any] = {
@@ -331,13 +312,13 @@ _PLANS: dict[str, Any] = {
 }
 
 
-def _param(name: str, kind: Any) -> ColumnElement[Any]:
-    return bindparam(name, type_=kind)
+def _param(name: str, kind: Any) -> sa.ColumnElement[Any]:
+    return sa.bindparam(name, type_=kind)
 
 
-def _end(columns: LeaseColumns, length: ColumnElement[Any]) -> ColumnElement[Any]:
-    far = bindparam(None, FAR, type_=columns.until.type)
-    return case((length == 0, far), else_=Later(columns.clock, length))
+def _end(columns: LeaseColumns, length: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
+    far = sa.bindparam(None, FAR, type_=columns.until.type)
+    return sa.case((length == 0, far), else_=Later(columns.clock, length))
 
 
 def _refusal_of(

@@ -206,10 +206,6 @@ class RenewedPart(Part, Generic[E]):
 
     # -- the end -----------------------------------------------------------------------------------
 
-    @property
-    def is_lost(self) -> bool:
-        return self._error is not None
-
     def end_once(self, engine: Engine) -> bool:
         """End it; return ``False`` if it is locked: then it ends by itself, unless tried again."""
         if self._error is not None:

@@ -19,6 +19,7 @@ from sqlalchemy.util import await_only, greenlet_spawn
 
 from optilock.errors import ConfigurationError
 from optilock.leases.renewal import PATIENCE, Renewal, RenewedPart
+from optilock.unit.async_unit import wait_until_done
 from optilock.unit.sessions import is_async, make_async_session
 
 P = ParamSpec("P")
@@ -102,7 +103,9 @@ async def _renewing(held: RenewedPart[Any], engine: Engine) -> AsyncIterator[Non
         raised = error
     finally:
         over.set()
-    late = await _uninterrupted(_end(renewal, renewing))
+    end = asyncio.ensure_future(_end(renewal, renewing))
+    late = await wait_until_done(end)
+    end.result()
     raised = holder.leaves_with(raised, late)
     held.conclude(raised)
     if raised is not None:
@@ -144,16 +147,3 @@ class _TaskAttempt:
         """Cancel it, and ignore its result: it waits for a server that does not answer."""
         self._task.add_done_callback(lambda one: one.cancelled() or one.exception())
         self._task.cancel()
-
-
-async def _uninterrupted(work: Coroutine[Any, Any, None]) -> asyncio.CancelledError | None:
-    """Wait for it even while we are cancelled; return the cancellation."""
-    task = asyncio.ensure_future(work)
-    cancelled: asyncio.CancelledError | None = None
-    while not task.done():
-        try:
-            await asyncio.wait({task})
-        except asyncio.CancelledError as error:
-            cancelled = error
-    task.result()
-    return cancelled

@@ -71,23 +71,6 @@ def load_always(mapper: Mapper[Any]) -> None:
     always_load(mapper, always)
 
 
-def refuse_deferred(mapper: Mapper[Any]) -> None:
-    """Refuse a version that is not read with its row.
-
-    Raises:
-        ConfigurationError: the mapping defers it, or names a column that SQLAlchemy never writes.
-    """
-    record = facts(mapper)
-    if record.maps_a_select:
-        _ = record.table
-    attribute: Any = mapper.get_property_by_column(record.version)
-    if getattr(attribute, "deferred", False):
-        raise ConfigurationError(
-            f"{mapper.class_.__name__}.{attribute.key} is deferred: a version that is read later"
-            " than its row is another writer's. Remove deferred=True. Nothing was written."
-        )
-
-
 def _assigned(cls: type[Any], key: str) -> ConfigurationError:
     return ConfigurationError(
         f"{cls.__name__}.{key} is the version of the row and is moved by optilock alone: assigning"

@@ -187,11 +187,6 @@ class Token:
         """The version of a row that is made again after ``value``; ``None``: as any new row's."""
         return None
 
-    @property
-    def touchable(self) -> bool:
-        """Whether the version can be moved though nothing else of the row changes."""
-        return self.made_by in ("python", "database")
-
     def touch(self, column: Column[Any]) -> Mapping[Column[Any], ColumnElement[Any]]:
         """What an UPDATE sets for the database to move the version though nothing else changes.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from types import CodeType
 from typing import Any, NoReturn
@@ -114,17 +115,24 @@ def set_options(connection: Connection, options: Mapping[str, Any]) -> None:
 def _put_back(
     record: _ConnectionRecord, put_back: Callable[[DBAPIConnection], None], driver: DBAPIConnection
 ) -> None:
-    try:
+    with thrown_away_on_error(record):
         put_back(driver)
+
+
+@contextmanager
+def thrown_away_on_error(record: _ConnectionRecord) -> Iterator[None]:
+    """Throw a connection away that cannot be put right; its place in the pool is kept."""
+    try:
+        yield
     except Exception:
         _log.warning("a connection could not be put right and is thrown away", exc_info=True)
         record.invalidate()
     except BaseException:
-        throw_away(record)
+        _throw_away(record)
         raise
 
 
-def throw_away(record: _ConnectionRecord) -> None:
+def _throw_away(record: _ConnectionRecord) -> None:
     """Give the place in the pool back, when an interrupt keeps the pool from doing so."""
     record.invalidate()
     pool: Any = getattr(record, "_ConnectionRecord__pool")  # noqa: B009

@@ -122,12 +122,7 @@ async def drop_transaction(next_attempt: NextAttempt) -> None:
 async def _to_the_end(work: Coroutine[Any, Any, None], outcome: str) -> None:
     """Wait for ``work``, and pass on a cancellation only after it."""
     task = asyncio.ensure_future(work)
-    cancelled: asyncio.CancelledError | None = None
-    while not task.done():
-        try:
-            await asyncio.wait({task})
-        except asyncio.CancelledError as error:
-            cancelled = error
+    cancelled = await wait_until_done(task)
     if cancelled is None:
         task.result()
         return
@@ -137,3 +132,14 @@ async def _to_the_end(work: Coroutine[Any, Any, None], outcome: str) -> None:
         raise cancelled
     cancelled.add_note(f"optilock: cancelled at its end; the unit of work failed: {failure}")
     raise cancelled from failure
+
+
+async def wait_until_done(task: asyncio.Future[Any]) -> asyncio.CancelledError | None:
+    """Wait for the task even while we are cancelled; return the cancellation."""
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait({task})
+        except asyncio.CancelledError as error:
+            cancelled = error
+    return cancelled

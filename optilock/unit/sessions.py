@@ -41,8 +41,6 @@ from optilock.watched.session.order import add_step
 from optilock.watched.session.record import RECORD_KEY, Owner, SessionRecord
 from optilock.watched.writes.send import require_row_counts_of
 
-SyncSessions = sessionmaker[Any] | scoped_session[Any] | Engine
-
 #: An attribute of a session class: its guarded subclass.
 _UNIT_CLASS = "_optilock_unit_class"
 #: An attribute of factories and engines that units were opened with: they make AsyncSessions.
