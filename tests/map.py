@@ -10,6 +10,7 @@ computed from the text of both trees, so that it needs no marker in any file:
   the file that defines the name.
 * Two files are close if their names and the names of their functions and classes share words. A
   rare word counts more than a common one.
+* A test file in a folder of the name of the source file's room is close to it.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ ROOT = Path(__file__).resolve().parents[1]
 MAP = ROOT / "tests" / "MAP.md"
 #: The number of test files in a row of the map.
 _SHOWN = 4
+#: What a common room adds to the closeness of two files.
+_SAME_ROOM = 0.1
 
 _DEFINED = re.compile(r"^(?:async def|def|class) (\w+)|^(\w+)(?:: [^=\n]+)? = ", re.MULTILINE)
 _TEST = re.compile(r"^ *(?:async )?def (test_\w+)", re.MULTILINE)
@@ -103,12 +106,14 @@ class Map:
         return sorted(path for path, file in self.sources.items() if file.is_code)
 
     def closeness(self, source: str, test: str) -> float:
-        """Return 0 if the test file has nothing to do with the source file, at most 3."""
+        """Return 0 if the test file has nothing to do with the source file, at most 3.1."""
         mine, other = self._vectors[source], self._vectors[test]
         shared = sum(weight * other.get(word, 0) for word, weight in mine.items())
         imported = self._imported[test]
         if source in imported:
             shared += 1 / math.sqrt(len(imported))
+        if _rooms(source) & _rooms(test):
+            shared += _SAME_ROOM
         stem, stems = _stem(source), _stem(test)
         return shared + len(stem & stems) / (len(stem | stems) or 1)
 
@@ -182,6 +187,11 @@ def _stem(path: str) -> set[str]:
     """The words of a file's name; of a package's, those of its folder."""
     stem = path.removesuffix(".py").removesuffix("/__init__").rpartition("/")[2]
     return {*_words([stem.removeprefix("test_")])}
+
+
+def _rooms(path: str) -> set[str]:
+    """The words of the folders in which a file lies, without its tree."""
+    return {*_words(path.split("/")[1:-1])}
 
 
 def _words(names: Iterable[str]) -> Iterator[str]:

@@ -21,7 +21,7 @@ from sqlalchemy.orm import (
 from sqlalchemy.orm.attributes import set_committed_value
 
 from optilock.errors import ConfigurationError
-from optilock.preconditions.entity_tags import etag_of
+from optilock.preconditions.entity_tags import ETags, etag_of
 from optilock.tokens import Unique
 from optilock.versioned import Versioned
 from tests.support.tags import version_text
@@ -149,6 +149,21 @@ def test_a_unique_token_is_told_as_hexadecimal_digits(session: Session) -> None:
     session.flush()
 
     assert version_text(etag_of(ticket)) == ticket.stamp.hex  # type: ignore[attr-defined]
+
+
+def test_a_tag_is_bound_to_the_table_and_not_to_the_name_of_the_class() -> None:
+    """A renamed class reads the tags that clients hold; another table's row has another tag."""
+
+    class Other(DeclarativeBase):
+        pass
+
+    class Customer(Versioned, Other):
+        __tablename__ = "accounts"
+        id: Mapped[int] = mapped_column(primary_key=True)
+
+    renamed = [ETags().of_row(cls.__mapper__, (1,)).tag(7) for cls in (Account, Customer)]
+    assert renamed[0] == renamed[1]
+    assert ETags().of_row(Plain.__mapper__, (1,)).row != ETags().of_row(Native.__mapper__, (1,)).row
 
 
 def test_a_detached_object_keeps_its_etag(session: Session) -> None:

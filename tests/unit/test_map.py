@@ -53,6 +53,15 @@ def test_of_two_test_files_the_one_that_shares_more_words_is_closer(tmp_path: Pa
     assert read(tmp_path).closest("optilock/leases.py")[0] == "tests/test_leases.py"
 
 
+def test_a_test_file_in_the_folder_of_the_room_is_close_however_common_its_name_is(
+    tmp_path: Path,
+) -> None:
+    _write(tmp_path, "optilock/queue/inner.py", "def shuffle_rows(): ...\n")
+    _write(tmp_path, "tests/database/flush/test_a.py", "def test_a_queue_holds(): ...\n")
+    _write(tmp_path, "tests/database/queue/test_b.py", "def test_it_holds(): ...\n")
+    assert read(tmp_path).closest("optilock/queue/inner.py") == ["tests/database/queue/test_b.py"]
+
+
 def _write(root: Path, name: str, text: str) -> None:
     path = root / name
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 from sqlalchemy import Engine, String, inspect, select, text, update
+from sqlalchemy.dialects import mysql, postgresql, sqlite
 from sqlalchemy.orm import Mapped, Session, mapped_column, sessionmaker
 
 from optilock import ConcurrencyError, ConfigurationError, Versioned, watch
-from optilock.mapping.triggers import trigger_ddl
+from optilock.mapping.triggers import moved_column, trigger_ddl, trigger_name
 from optilock.testing import count_statements
 from optilock.tokens import RowVersion
 from tests.support.models import Base, key
@@ -177,6 +178,16 @@ def test_xmin_is_refused_where_there_is_none(engine: Engine, tables):
         tables(NumberedByTrigger)
     with Session(engine) as session, pytest.raises(ConfigurationError, match="which a trigger"):
         session.get(NumberedByTrigger, 1)
+
+
+@pytest.mark.parametrize("dialect", [postgresql.dialect(), sqlite.dialect(), mysql.dialect()])
+@pytest.mark.parametrize("cls", [Item, Place])
+def test_a_stored_trigger_tells_which_column_it_moves(dialect, cls):
+    table, column = cls.__table__, cls.__table__.c[cls.__version_token__.name]
+    source = " ".join(trigger_ddl(table, column, dialect).create)
+    name = trigger_name(table.name, column.name)
+    assert moved_column(table.name, name, source) == column.name
+    assert moved_column(table.name, "another_trigger", source) is None
 
 
 # -- async drivers ---------------------------------------------------------------------------------
