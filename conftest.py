@@ -17,6 +17,10 @@ from sqlalchemy import Engine
 from sybil import Sybil
 from sybil.parsers.markdown import PythonCodeBlockParser, SkipParser
 
+from optilock.exactly_once.keys import option_in_use
+
+pytest_plugins = ["optilock.testing.fixtures"]
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
@@ -34,6 +38,7 @@ def _enter(namespace: dict[str, Any]) -> None:
 
 
 def _leave(namespace: dict[str, Any]) -> None:
+    option_in_use.seen = False  # for `optilock check` on another page
     for value in namespace.values():
         if isinstance(value, Engine):
             value.dispose()

@@ -44,6 +44,7 @@ BENCHMARKS = (
     "tpcb",
     "overlap",
     "trips",
+    "exactly_once",
     "rollout",
     "guard_trigger",
     "entities",

@@ -1,5 +1,7 @@
 """optilock for an ``AsyncSession``: the same units, edits, locks, entities, leases, share modes.
 
+:func:`committed` and :func:`purge` are those of :mod:`optilock.exactly_once`.
+
 SQLAlchemy's asyncio half needs greenlet (``pip install "optilock[asyncio]"``); the rest of optilock
 does not, so this module is loaded only when it is used.
 """
@@ -15,6 +17,8 @@ from sqlalchemy.orm import Session
 
 from optilock import entities
 from optilock import shares as _shares
+from optilock.exactly_once.questions import committed_async as committed
+from optilock.exactly_once.retention import purge_async as purge
 from optilock.leases.holders import acquire_held
 from optilock.leases.holders import lease as _lease
 from optilock.leases.tasks import held_in_task
@@ -28,6 +32,7 @@ from optilock.unit.async_unit import AsyncUnitOfWork
 __all__ = [
     "AsyncUnitOfWork",
     "apply",
+    "committed",
     "delete",
     "insert",
     "insert_or_merge",
@@ -36,6 +41,7 @@ __all__ = [
     "lock",
     "merge",
     "merge_changes",
+    "purge",
     "replace",
     "shares",
     "transaction",

@@ -34,6 +34,7 @@ from optilock_apps.servers import ServerMissing
 from sqlalchemy import Engine
 from sqlalchemy.orm.mapper import _all_registries
 
+from optilock.exactly_once.keys import option_in_use
 from tests import deployments
 from tests.engines import ASYNC, MODES, NAMES, Target, Targets, running, skip_without
 from tests.support import summary
@@ -116,6 +117,13 @@ def no_broken_mappings() -> Iterator[None]:
             registry.configure(cascade=True)
         except Exception:  # a class that is mapped by half raises anything
             registry.dispose(cascade=True)
+
+
+@pytest.fixture(autouse=True)
+def no_units_of_other_tests() -> Iterator[None]:
+    """Lets ``check`` look for the table of commit tokens for units of this test alone."""
+    yield
+    option_in_use.seen = False
 
 
 @pytest.fixture(scope="session")

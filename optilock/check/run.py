@@ -17,6 +17,8 @@ from optilock.check.subjects import CheckedTable, mappers_of, read_tables, subje
 from optilock.check.triggers import check_cascades
 from optilock.dialects import database_of
 from optilock.dialects.engines import on_engine
+from optilock.exactly_once.keys import option_in_use
+from optilock.tables.names import commit_tokens
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
@@ -74,12 +76,39 @@ def _findings(mappers: Collection[Mapper[Any]], engine: Engine) -> list[Finding]
         for mapper in mappers:
             found += check_values(connection, mapper, stored)
             connection.rollback()
+        found += check_commit_tokens(connection)
+        connection.rollback()
     return found
 
 
 def _mappings(mappers: Iterable[Mapper[Any]]) -> Iterator[Finding]:
     for mapper in mappers:
         yield from check_mapping(mapper)
+
+
+def check_commit_tokens(connection: Connection) -> Iterator[Finding]:
+    """Find a missing table of commit tokens, where units need it, and one that is too old."""
+    name = commit_tokens.name
+    catalogue = database_of(connection.dialect).catalogue(connection, None)
+    stored = catalogue.tables({name}).get(name)
+    call = 'op.{}_optilock_tables("commit_tokens", {}=2)'
+    if stored is None:
+        if option_in_use.seen:
+            yield error(
+                "no-commit-tokens",
+                name,
+                "There are units with exactly_once=, and the database has no table for their"
+                " tokens: each of them is refused.",
+                f"Create it in a migration: {call.format('create', 'revision')}.",
+            )
+    elif stored.cased_as("fingerprint") not in stored.columns:
+        yield error(
+            "old-commit-tokens",
+            name,
+            "The table of commit tokens has no column fingerprint: units with exactly_once= are"
+            " refused.",
+            f"Add it in a migration: {call.format('upgrade', 'to')}.",
+        )
 
 
 def check_settings(engine: Engine) -> Iterator[Finding]:

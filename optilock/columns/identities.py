@@ -28,7 +28,7 @@ from sqlalchemy.engine.default import DefaultDialect
 from sqlalchemy.orm import Mapper
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
-from optilock.columns.values import describe_accepted
+from optilock.columns.values import describe_accepted, has_places
 from optilock.errors import BadEntity, ConfigurationError, NotFound
 from optilock.mapped import Identity, facts
 from optilock.undocumented.connections import variants_of
@@ -186,7 +186,7 @@ def _number(value: Any, kind: Any) -> Any:
     if not kind.asdecimal:
         as_float = float(number)
         return as_float if isfinite(as_float) else _refused()
-    if kind.scale is not None and number != round(number, kind.scale):
+    if kind.scale is not None and not has_places(number, kind.scale):
         raise ValueError  # it is stored as another number
     return number
 

@@ -64,6 +64,8 @@ def key_text(value: Any, name: str) -> str:
             return "\0"
         case bool():
             return str(int(value))
+        case int() if value.bit_length() > _MOST:
+            return hex(value)  # no row has it, and Python writes no more than 4300 digits
         case str():
             return str.__str__(value)
         case UUID():

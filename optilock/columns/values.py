@@ -16,7 +16,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import date, datetime, time, timedelta
-from decimal import Decimal
+from decimal import ROUND_HALF_EVEN, Context, Decimal
 from enum import Enum as PythonEnum
 from math import isinf, isnan
 from typing import Any
@@ -221,8 +221,19 @@ def _has_room(number: Decimal, precision: Any, scale: Any, limits: Limits) -> bo
         return number.adjusted() < limits.most_digits
     places = precision - (scale or 0)
     if number.adjusted() == places - 1:  # 999.995 is 1000.00
-        number = round(number, scale or 0)
+        number = number.quantize(Decimal(1).scaleb(-(scale or 0)), context=_EXACT)
     return number == 0 or number.adjusted() < places
+
+
+#: For numbers of as many digits as a column may have; the context of the program has 28 of them.
+_EXACT = Context(prec=2000, rounding=ROUND_HALF_EVEN)
+
+
+def has_places(number: Decimal, scale: int) -> bool:
+    """Return whether the finite number has no more decimal places than these."""
+    _, digits, exponent = number.as_tuple()
+    assert isinstance(exponent, int)
+    return not any(digits[exponent + scale :]) if exponent < -scale else True
 
 
 def _boolean(value: Any, kind: Any, limits: Limits, dialect: Any) -> bool:

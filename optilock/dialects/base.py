@@ -12,6 +12,7 @@ from optilock.columns.values import Limits
 from optilock.conditions.condition import Condition
 from optilock.conditions.write import Params, Write
 from optilock.dialects.catalogue import Catalogue, Weakness
+from optilock.dialects.commit_tokens import CommitTokens
 from optilock.dialects.locks import RowLocks
 from optilock.dialects.migrations import GuardTriggers, Names, TriggerDDL, Ways
 from optilock.dialects.rows import EachAlone, LockAndLook
@@ -345,6 +346,12 @@ class Database(RowLocks, Values):
             "A queue works on PostgreSQL, MariaDB and SQLite: optilock knows of no statements for"
             " this database."
         )
+
+    # -- tokens of units (asked by optilock.exactly_once) ----------------------------------------
+
+    def commit_tokens(self) -> CommitTokens:
+        """Return the statements of commit tokens."""
+        return CommitTokens(self)
 
     # -- what makes it weaker than it looks (asked by optilock.check) ----------------------------
 

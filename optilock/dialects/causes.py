@@ -72,6 +72,8 @@ class ErrorCodes:
     causes_at_commit: Mapping[str | int, Cause] = MappingProxyType({})
     #: Codes of a lost connection which prove that no COMMIT was carried out on it.
     lost_before_commit: frozenset[str | int] = frozenset()
+    #: Codes of an interrupt that may come after COMMIT was carried out, if COMMIT raises them.
+    interrupts_commit: frozenset[str | int] = frozenset()
 
     def codes(self, error: BaseException) -> Iterator[str | int]:
         """The codes in one error of the driver, the most exact first; none if it has none."""
@@ -122,7 +124,8 @@ class ErrorCodes:
         codes = self._codes(error)
         if is_raised_while_connecting(error) or not self.lost_before_commit.isdisjoint(codes):
             return True
-        if error.connection_invalidated:
+        interrupted = not self.interrupts_commit.isdisjoint(codes)
+        if error.connection_invalidated or (interrupted and error.statement is None):
             return False
         cause = self.classify(error, at_commit=True)
         answered = bool(codes) or isinstance(error, IntegrityError)

@@ -44,6 +44,7 @@ import logging
 import select
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
 
@@ -229,6 +230,7 @@ def has_ended_idle(connection: Connection) -> bool:
 
 
 _UNDO = "optilock.undo"
+_COMMIT = "commit"
 #: A statement, or what is done to the driver's connection.
 Undo = str | Callable[[Any], None]
 _log = logging.getLogger("optilock")
@@ -244,6 +246,26 @@ def undo_at_checkin(connection: Connection, undo: Undo) -> None:
     if pool not in _pools:
         event.listen(pool, "checkin", _checkin)
         _pools.add(pool)
+
+
+def cover_commit(connection: Connection, driver: Any, commit: Callable[[], Any]) -> None:
+    """Let the driver's next ``commit()`` call ``commit``, until the connection is given back.
+
+    SQLAlchemy calls the driver's, so an error of ``commit`` is an error of COMMIT.
+    """
+    if _COMMIT not in driver.__dict__:
+        undo_at_checkin(connection, partial(_uncover, driver))
+    driver.__dict__[_COMMIT] = commit
+
+
+def with_own_commit(driver: Any) -> Any:
+    """Return the driver's connection, with its own ``commit()`` again."""
+    _uncover(driver, None)
+    return driver
+
+
+def _uncover(driver: Any, _: Any) -> None:
+    driver.__dict__.pop(_COMMIT, None)
 
 
 def _checkin(dbapi_connection: Any, record: Any) -> None:

@@ -37,8 +37,9 @@ from sqlalchemy.orm.exc import StaleDataError
 
 from optilock.dialects import database_of_error
 from optilock.dialects.causes import Cause
-from optilock.errors import NotWritten, PreconditionFailed, WouldOverwrite
+from optilock.errors import NotCommitted, NotWritten, PreconditionFailed, WouldOverwrite
 from optilock.undocumented.connections import (
+    error_before_rollback,
     is_not_from_commit,
     is_raised_while_connecting,
     is_raised_while_setting_options,
@@ -51,14 +52,15 @@ def is_transient(error: BaseException) -> bool:
     """Return whether the whole unit of work may succeed if it runs again.
 
     True for conflicts (``ConcurrencyError``, SQLAlchemy's ``StaleDataError``), deadlocks, lock
-    timeouts, connections lost before COMMIT, connects that found no server, and tables that were
-    altered under a prepared statement. False for everything else, among it a password or a
-    database that the server does not know, ``PreconditionFailed``, ``NotWritten``,
+    timeouts, connections lost before COMMIT, ``NotCommitted``, connects that found no server, and
+    tables that were altered under a prepared statement. False for everything else, among it a
+    password or a database that the server does not know, ``PreconditionFailed``, ``NotWritten``,
     ``WouldOverwrite``, ``CommitOutcomeUnknown``, a statement timeout and a violated constraint.
     """
+    error = error_before_rollback(error)
     if isinstance(error, (PreconditionFailed, NotWritten, WouldOverwrite)):
         return False
-    if isinstance(error, StaleDataError):
+    if isinstance(error, (StaleDataError, NotCommitted)):
         return True
     if not isinstance(error, DBAPIError):
         begun = is_raised_while_connecting(error) or is_raised_while_setting_options(error)

@@ -49,7 +49,7 @@ from optilock.entities.idempotency import (
 from optilock.entities.operations import RowDemand, Stored
 from optilock.entities.row_writes import look_at, read_again
 from optilock.entities.tags import only_if_absent
-from optilock.errors import BadEntity, BatchFailed, ConfigurationError, OptilockError
+from optilock.errors import BadEntity, BatchFailed, ConfigurationError, OptilockError, short_text
 from optilock.mapped import Place, facts
 from optilock.preconditions.entity_tags import PLAIN, ETags
 from optilock.watched.session.connections import connection_to_write, given_session
@@ -219,8 +219,8 @@ def _refuse_repeated(
     row = _hashable(place)
     if seen.setdefault(row, operation) is not operation:
         raise BadEntity(
-            f"{operation.model.__name__} {operation.key!r} is named twice in one transaction: a row"
-            " can be written once. Make one operation of the two.",
+            f"{operation.model.__name__} {short_text(operation.key)} is named twice in one"
+            " transaction: a row can be written once. Make one operation of the two.",
             detail="The request names one thing twice, which can be written once.",
         )
 

@@ -17,10 +17,10 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.orm import Mapper, Session
 
-from optilock.errors import BadEntity, ConfigurationError
+from optilock.errors import BadEntity, ConfigurationError, short_text
 from optilock.mapped import HINT_ADD_TOKEN, facts, is_expression
 from optilock.mapping.moves import version_from
-from optilock.preconditions.client_values import reason_to_refuse, refuse_unfit
+from optilock.preconditions.client_values import reason_to_refuse, refuse_deep, refuse_unfit
 from optilock.undocumented.connections import default_in_ddl
 from optilock.watched.aggregates import roots_of
 from optilock.watched.session.record import is_watched
@@ -49,7 +49,7 @@ def values_by_attribute(mapper: Mapper[Any], call: str, values: Any, session: Se
         why = _why_not(mapper, name)
         if why is not None:
             raise BadEntity(
-                f"{cls} cannot be written with {name!r}: {why}. There are:"
+                f"{cls} cannot be written with {short_text(name)}: {why}. There are:"
                 f" {', '.join(sorted(_writable(mapper)))}. Nothing was sent.",
                 (str(name),),
                 detail="What was sent has a name that is unknown, or not to be written.",
@@ -60,6 +60,7 @@ def values_by_attribute(mapper: Mapper[Any], call: str, values: Any, session: Se
                 f"entities.{call}() got SQL as the value of {cls}.{name}: an entity carries values."
                 " Use update() with optilock.statements.unchanged(). Nothing was sent."
             )
+        refuse_deep(mapper, name, value)
         refuse_unfit(session, mapper, name, value)
         found[name] = value
     return found

@@ -96,7 +96,7 @@ class Idempotency:
                 " another. Where nobody is signed in, give the session or the API key."
             )
         object.__setattr__(self, "keys", keys)
-        object.__setattr__(self, "key", None if self.header is None else _read(self.header))
+        object.__setattr__(self, "key", client_key(self.header))
 
     def key_for(self, model: type[Any], name: str = "", *, tenant: str = "") -> UUID:
         """Return the primary key of a new row: the same each time that this request is sent.
@@ -116,12 +116,18 @@ class Idempotency:
         return UUID(bytes=sha256(_KEY + length_prefixed(*parts)).digest()[:16], version=4)
 
 
-def _read(header: Any) -> str:
-    """Return the key in the value of the field."""
+def client_key(header: Any) -> str | None:
+    """Return the key in the value of the field Idempotency-Key; ``None`` if there is no field.
+
+    Raises:
+        BadPrecondition: it is not a String of RFC 9651, of 1 to 255 characters (400).
+    """
+    if header is None:
+        return None
     if not isinstance(header, str):
         raise ConfigurationError(
-            "Idempotency() takes the text of the field Idempotency-Key, or None, and not"
-            f" {describe(header)}."
+            "The field Idempotency-Key is given as its text, or None where the client has sent"
+            f" none, and not as {describe(header)}."
         )
     value = header.strip(" \t")
     if len(value) > 2 * _LONGEST + 2:  # each character escaped

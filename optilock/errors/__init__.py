@@ -20,6 +20,10 @@
     ├── NotWritten (StaleDataError)         a trigger, rule or policy prevented the write (403)
     ├── UnguardedStatement                  a statement that ignores versions was forbidden
     ├── CommitOutcomeUnknown                the connection was lost inside COMMIT
+    ├── NotCommitted                        ... and the work is certainly not stored
+    ├── KeyReused                           the key of a unit stands for another call (422)
+    ├── KeyInUse                            a transaction that has not ended has the key (409)
+    ├── AlreadyDone                         the unit of the key is stored: see ``.result``
     ├── CannotMerge                         a field policy found no value that keeps both changes
     ├── LeaseHeld                           another holder has the row, or the name (412, or 409)
     ├── LeaseLost                           the named lease is not in force (412, or 409)
@@ -34,20 +38,22 @@
     │   ├── MessageTooLarge (ValueError)    its body, or its headers (413)
     │   ├── QueueNotFound (LookupError)     the tables do not exist (404)
     │   └── HandlerTimeout                  a worker has given up a handler
-    └── OutOfStep (AssertionError)          a step of ``testing.interleave`` did not end in time
+    ├── OutOfStep (AssertionError)          a step of ``testing.interleave`` did not end in time
+    └── FaultNotMet (AssertionError)        a fault of ``testing.Faults`` did not happen
 
 :mod:`~optilock.errors.base` has the root and helpers, :mod:`~optilock.errors.conflicts` the
 conflicts with their entries, :mod:`~optilock.errors.requests` the mistakes of a client.
-:mod:`optilock.leases.errors`, :mod:`optilock.shares.errors` and :mod:`optilock.queue.errors` have
-the errors of leases, names and queues. Every error can be pickled, with its notes and, if that can
-be pickled too, its cause. No message holds SQL, a secret, or a column value of a row besides its
-key and versions.
+:mod:`optilock.leases.errors`, :mod:`optilock.shares.errors`, :mod:`optilock.queue.errors` and
+:mod:`optilock.exactly_once.errors` have the errors of leases, names, queues and keys. Every error
+can be pickled, with its notes and, if that can be pickled too, its cause. No message holds SQL, a
+secret, or a column value of a row besides its key and versions.
 """
 
 from optilock.errors.base import (
     CannotMerge,
     CommitOutcomeUnknown,
     ConfigurationError,
+    NotCommitted,
     OptilockError,
     SeparateUnitWarning,
     UnguardedStatement,
@@ -56,6 +62,8 @@ from optilock.errors.base import (
 from optilock.errors.base import describe as describe
 from optilock.errors.base import pickled_state as pickled_state
 from optilock.errors.base import prepend_line as prepend_line
+from optilock.errors.base import row_name as row_name
+from optilock.errors.base import short_text as short_text
 from optilock.errors.conflicts import Action as Action
 from optilock.errors.conflicts import Computed as Computed
 from optilock.errors.conflicts import (
@@ -88,6 +96,7 @@ __all__ = [
     "ConditionNotCompared",
     "ConfigurationError",
     "LinkGone",
+    "NotCommitted",
     "NotFound",
     "NotWritten",
     "OptilockError",

@@ -23,7 +23,19 @@ class CommitOutcomeUnknown(OptilockError):
     """The connection was lost inside COMMIT: the work is either stored completely or not at all.
 
     It is never retried automatically, because running the work twice could apply it twice. Read the
-    rows on a new connection and compare them with the values that you meant to store.
+    rows on a new connection and compare them with the values that you meant to store; or run the
+    unit with ``exactly_once=``, which finds out.
+    """
+
+    #: The token of a unit with ``exactly_once=``, for ``optilock.exactly_once.committed``.
+    token: str | None = None
+
+
+class NotCommitted(OptilockError):
+    """The connection was lost inside COMMIT, and the work is certainly not stored.
+
+    A unit with ``exactly_once=`` has found that out, and a COMMIT that comes late fails. It is
+    transient: a retry runs the unit again.
     """
 
 
@@ -80,4 +92,18 @@ def _can_be_pickled(error: BaseException) -> bool:
 
 def row_name(model: type[Any], identity: tuple[Any, ...]) -> str:
     """Return class and key, for messages: ``Page 7``."""
-    return f"{model.__name__} {(identity[0] if len(identity) == 1 else identity)!r}"
+    return f"{model.__name__} {short_text(identity[0] if len(identity) == 1 else identity)}"
+
+
+#: Characters of a client's value in a message, which may end in a log.
+_LONGEST = 200
+
+
+def short_text(value: object) -> str:
+    """Return the text of a value for a message, shortened: a client may choose its length."""
+    try:
+        text = repr(value)
+    except ValueError:  # Python writes no integer of more than 4300 digits
+        return f"an object of {type(value).__name__} that is too long to show"
+    rest = len(text) - _LONGEST
+    return text if rest <= 0 else f"{text[:_LONGEST]}... ({rest} more characters)"

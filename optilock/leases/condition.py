@@ -51,7 +51,7 @@ from sqlalchemy.types import TypeEngine
 
 from optilock.conditions.condition import Condition, Given
 from optilock.conditions.demands import Demand
-from optilock.errors import ConfigurationError, Entry
+from optilock.errors import ConfigurationError, Entry, row_name
 from optilock.leases.columns import (
     LEASE_ID,
     LeaseColumns,
@@ -96,8 +96,7 @@ class ExplainedByMiss:
 
 def label_of(entry: Entry[Any]) -> str:
     """Return "Page 7"."""
-    key = entry.identity[0] if len(entry.identity) == 1 else entry.identity
-    return f"{entry.model.__name__} {key!r}"
+    return row_name(entry.model, entry.identity)
 
 
 class RowLease(ExplainedByMiss, Condition):

@@ -24,7 +24,7 @@ from optilock.conditions.request import mark_not_met
 from optilock.dialects import database_of
 from optilock.dialects.rows import execute_unguarded
 from optilock.entities.tags import demanded_versions
-from optilock.errors import ConfigurationError, NotFound, PreconditionFailed, describe
+from optilock.errors import ConfigurationError, NotFound, PreconditionFailed, describe, row_name
 from optilock.leases.columns import LeaseColumns, columns_of, register_columns
 from optilock.leases.values import Lease, LeasePolicy
 from optilock.mapped import Identity, facts, identity_of
@@ -225,9 +225,8 @@ def _place(mapper: Mapper[Any], identity: Identity) -> Place:
             f"Rows of {cls.__name__} have no leases: put the mixin optilock.leases.Leasable in"
             " front of its bases, and add the columns by a migration. Nothing was sent."
         )
-    key = identity[0] if len(identity) == 1 else identity
     own = tuple(_in(columns, mapper, one) for one in mapper.primary_key)
-    return Place((cls, identity), f"{cls.__name__} {key!r}", columns, own, identity, mapper)
+    return Place((cls, identity), row_name(cls, identity), columns, own, identity, mapper)
 
 
 def _in(columns: LeaseColumns, mapper: Mapper[Any], key: Any) -> sa.Column[Any]:

@@ -39,12 +39,18 @@ from optilock.watched.rows.entries import detached_copy
 from optilock.watched.rows.stored import Values
 from optilock.watched.session.connections import engine_to_write
 
+#: Characters of a name in a message.
+_LONGEST = 200
+#: Levels of a nested value. ``json`` and ``copy`` use up to two of Python's 1000 calls for a level.
+_DEEPEST = 200
+
 
 def check_names(mapper: Mapper[Any], given: Any, what: str) -> None:
     """Check the names in ``given``; ``what`` is ``"changed"`` or ``"seen"``.
 
     Raises:
-        BadEntity: a client cannot use one of the names, or ``given`` is no mapping.
+        BadEntity: a client cannot use one of the names, a value is nested too deeply, or ``given``
+            is no mapping.
     """
     cls = mapper.class_.__name__
     if not isinstance(given, Mapping):
@@ -53,15 +59,37 @@ def check_names(mapper: Mapper[Any], given: Any, what: str) -> None:
             f" {{'title': 'New'}}, and not as {type(given).__name__}. Nothing was read.",
             detail="What was sent is no object of names and values.",
         )
-    for name in given:
+    for name, value in given.items():
+        refuse_deep(mapper, name, value)
         reason = reason_to_refuse(mapper, name)
         if reason is not None:
             raise BadEntity(
-                f"{cls}.{name} cannot be {what}: {reason}. Nothing was read. Columns that can be:"
-                f" {', '.join(sorted(_editable(mapper)))}.",
+                f"{cls}.{str(name)[:_LONGEST]} cannot be {what}: {reason}. Nothing was read."
+                f" Columns that can be: {', '.join(sorted(_editable(mapper)))}.",
                 (str(name),),
                 detail="What was sent has a name that is unknown, or not to be written.",
             )
+
+
+def refuse_deep(mapper: Mapper[Any], name: object, value: object) -> None:
+    """Refuse lists and objects inside each other that are too many for Python.
+
+    Raises:
+        BadEntity: the value is nested too deeply.
+    """
+    level = [value] if isinstance(value, (Mapping, list, tuple)) else []
+    depth = 0
+    while level:
+        depth += 1
+        if depth > _DEEPEST:
+            raise BadEntity(
+                f"A value of {mapper.class_.__name__} is nested more than {_DEEPEST} levels deep."
+                " Nothing was written.",
+                (str(name),),
+                detail="A value that was sent is nested too deeply.",
+            )
+        inside = (one.values() if isinstance(one, Mapping) else one for one in level)
+        level = [one for each in inside for one in each if isinstance(one, (Mapping, list, tuple))]
 
 
 def _editable(mapper: Mapper[Any]) -> Iterable[str]:

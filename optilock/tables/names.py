@@ -1,13 +1,16 @@
 """Tables with one row for each name: leases, shared names, and tokens of committed units.
 
-**Commit tokens** make a repeated unit of work harmless. A unit that must be applied once writes its
-token in its own transaction. If the connection is lost inside COMMIT, the unit is run again: if its
-token is there already, the first attempt was stored. The primary key decides, and makes a second
-attempt wait for the end of the first one. A SELECT would not see a COMMIT that is under way.
+**Commit tokens** make a repeated unit of work harmless (:mod:`optilock.exactly_once`). A unit that
+must be applied once writes its token in its own transaction. If the connection is lost inside
+COMMIT, the same token is inserted once more: if it is there already, the unit was stored. The
+primary key decides, and waits for a transaction that has not ended. A SELECT would not see a COMMIT
+that is under way.
 
-``token``       chosen by the caller (an idempotency key) or random; compared byte by byte
-``result``      the unit's result as text, if it will be returned again
-``created_at``  by the server's clock; delete old tokens once their unit cannot be repeated
+``token``        the caller's key, or a random one, which begins with ``~``; compared byte by byte
+``result``       of a key: the result of its unit, as JSON; without one the unit was not done
+``created_at``   by the server's clock; delete old tokens once their unit cannot be repeated
+``fingerprint``  of a key: a hash of the function and its arguments; of a row that only keeps a late
+                 COMMIT from being carried out: ``fence``
 
 **Leases** of names: one row for each name that was ever leased; it is never deleted. A lease of a
 row is columns of that row. A name has no row of its own, so it gets one here, which stays when the
@@ -50,6 +53,7 @@ commit_tokens = sa.Table(
     sa.Column("token", exact_text(), primary_key=True),
     sa.Column("result", sa.Text),
     sa.Column("created_at", UtcDateTime(), nullable=False, default=ServerTime()),
+    sa.Column("fingerprint", sa.String(64)),
     sa.Index(_TOKENS_INDEX, "created_at"),
 )
 
@@ -69,7 +73,19 @@ def _drop_tokens(op: Any, schema: str | None) -> None:
     op.drop_table(_TOKENS, schema=schema)
 
 
-COMMIT_TOKENS = TableSet("commit_tokens", _token_metadata, (Step(_create_tokens, _drop_tokens),))
+def _add_fingerprint(op: Any, schema: str | None) -> None:
+    op.add_column(_TOKENS, sa.Column("fingerprint", sa.String(64)), schema=schema)
+
+
+def _drop_fingerprint(op: Any, schema: str | None) -> None:
+    op.drop_column(_TOKENS, "fingerprint", schema=schema)
+
+
+COMMIT_TOKENS = TableSet(
+    "commit_tokens",
+    _token_metadata,
+    (Step(_create_tokens, _drop_tokens), Step(_add_fingerprint, _drop_fingerprint)),
+)
 
 # -- leases ----------------------------------------------------------------------------------------
 

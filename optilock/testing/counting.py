@@ -51,11 +51,11 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
-from typing import Protocol as TypingProtocol
 
 from sqlalchemy import URL, Engine, event, make_url
 
 from optilock.errors import ConfigurationError
+from optilock.testing.protocols import PROTOCOLS, Protocol
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
@@ -214,119 +214,36 @@ def _accept(
     with suppress(OSError):  # the listener is closed: the line is cut
         while True:
             client, _ = listener.accept()
-            ends.callback(_cut, client)
+            ends.callback(hang_up, client)
             far = socket.create_connection(server)
-            ends.callback(_cut, far)
+            ends.callback(hang_up, far)
             for end in (client, far):
                 end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            _pass_on(client, far, _counted_by(line, protocol()))
-            _pass_on(far, client, _not_read)
+            pass_on(client, far, _counted_by(line, protocol()))
+            pass_on(far, client, not_read)
 
 
 def _counted_by(line: Wire, reader: Protocol) -> Callable[[bytes], None]:
     return lambda data: line.add(reader.requests(data))
 
 
-def _not_read(data: bytes) -> None:
+def not_read(data: bytes) -> None:
     """Pass on the server's answers."""
 
 
-def _pass_on(source: socket.socket, target: socket.socket, see: Callable[[bytes], None]) -> None:
+def pass_on(source: socket.socket, target: socket.socket, see: Callable[[bytes], None]) -> None:
     def run() -> None:
         with suppress(OSError):  # either side has hung up
             while data := source.recv(_CHUNK):
                 see(data)
                 target.sendall(data)
-        _cut(source)
-        _cut(target)
+        hang_up(source)
+        hang_up(target)
 
     threading.Thread(target=run, daemon=True).start()
 
 
-def _cut(end: socket.socket) -> None:
+def hang_up(end: socket.socket) -> None:
     with suppress(OSError):
         end.shutdown(socket.SHUT_RDWR)
     end.close()
-
-
-class Protocol(TypingProtocol):
-    """One connection's client side."""
-
-    def requests(self, data: bytes) -> int:
-        """Return the number of requests that are complete with these bytes."""
-
-
-class PostgreSQL:
-    """Protocol 3 (https://www.postgresql.org/docs/current/protocol-message-formats.html).
-
-    A client waits after Query and FunctionCall, and after the Sync that ends a group of Parse, Bind
-    and Execute messages.
-    """
-
-    _AWAITED = frozenset(b"QFS")
-    #: The major number of the protocol in a StartupMessage; SSLRequest and others have 1234 there.
-    _MAJOR = 3
-
-    def __init__(self) -> None:
-        self._buffer = bytearray()
-        self._started = False
-
-    def requests(self, data: bytes) -> int:
-        self._buffer += data
-        count = 0
-        while (kind := self._next()) is not None:
-            count += kind in self._AWAITED
-        return count
-
-    def _next(self) -> int | None:
-        """Return the type of the next message, 0 if it has none, ``None`` if it is incomplete."""
-        head = 1 if self._started else 0
-        if len(self._buffer) < head + 4:
-            return None
-        size = head + int.from_bytes(self._buffer[head : head + 4])
-        if len(self._buffer) < size:
-            return None
-        kind = self._buffer[0] if self._started else 0
-        if not self._started:
-            self._started = int.from_bytes(self._buffer[4:6]) == self._MAJOR
-        del self._buffer[:size]
-        return kind
-
-
-class MySQL:
-    """The protocol of MySQL and MariaDB (https://mariadb.com/kb/en/0-packet/).
-
-    A packet of number 0 begins a command; logging in goes on from the server's number 0.
-    """
-
-    #: COM_QUIT, COM_STMT_SEND_LONG_DATA and COM_STMT_CLOSE have no answer.
-    _UNANSWERED = frozenset((0x01, 0x18, 0x19))
-
-    def __init__(self) -> None:
-        self._buffer = bytearray()
-
-    def requests(self, data: bytes) -> int:
-        self._buffer += data
-        count = 0
-        while (command := self._next()) is not None:
-            count += command >= 0 and command not in self._UNANSWERED
-        return count
-
-    def _next(self) -> int | None:
-        """Return the next command, -1 if there is none, ``None`` if the packet is incomplete."""
-        if len(self._buffer) < 4:
-            return None
-        size = 4 + int.from_bytes(self._buffer[:3], "little")
-        if len(self._buffer) < size:
-            return None
-        is_command = self._buffer[3] == 0 and size > 4
-        command = self._buffer[4] if is_command else -1
-        del self._buffer[:size]
-        return command
-
-
-PROTOCOLS: dict[str, Callable[[], Protocol]] = {
-    "postgresql": PostgreSQL,
-    "mysql": MySQL,
-    "mariadb": MySQL,
-}

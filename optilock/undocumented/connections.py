@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 from sqlalchemy import Column, Connection, Dialect, Engine
 from sqlalchemy.engine.default import DefaultDialect
 from sqlalchemy.engine.interfaces import DBAPIConnection
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.pool.base import _ConnectionRecord
 from sqlalchemy.types import TypeEngine
 
@@ -45,6 +46,23 @@ def is_not_from_commit(error: BaseException) -> bool:
     """
     passed = set(_passed_through(error))
     return _handles_errors in passed and passed.isdisjoint(_commits)
+
+
+def error_before_rollback(error: BaseException) -> BaseException:
+    """Return the error that a ROLLBACK was to undo, if ``error`` is that of this ROLLBACK.
+
+    After an error SQLAlchemy rolls back. If the server is gone by then, it raises the error of
+    ROLLBACK in place of the first one, which is what a retry has to decide on.
+    """
+    second = error.orig if isinstance(error, DBAPIError) else None
+    first = None if second is None else second.__context__
+    if first is None or Connection._rollback_impl.__code__ not in _passed_through(error):
+        return error
+    package, other = (type(one).__module__.partition(".")[0] for one in (first, second))
+    if package == other and not isinstance(first, SQLAlchemyError):  # the driver's, not wrapped yet
+        wrapped: BaseException = DBAPIError(None, None, first)
+        return wrapped.with_traceback(first.__traceback__)
+    return first
 
 
 def _raise_as_of(connection: Connection, error: Exception) -> NoReturn:

@@ -7,7 +7,8 @@ the caller's factory makes them. Its :mod:`~optilock.unit.options` are checked o
 one of the :mod:`~optilock.unit.parts`, such as :mod:`~optilock.unit.isolation` or the
 :mod:`~optilock.unit.conditions` that each row needs. With a strategy, a unit locks rows in its
 :mod:`~optilock.unit.reading`, by the :mod:`~optilock.unit.heat` of their conflicts. In fewer
-:mod:`~optilock.unit.round_trips`, its last writes go with COMMIT. :mod:`~optilock.unit.retries` run
+:mod:`~optilock.unit.round_trips`, its last writes go with COMMIT, and
+:mod:`~optilock.unit.outcomes` are what an error of COMMIT means. :mod:`~optilock.unit.retries` run
 the whole unit again, and a failed attempt leaves rows and perhaps its transaction to the
 :mod:`~optilock.unit.next_attempt`.
 """

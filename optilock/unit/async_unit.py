@@ -30,11 +30,14 @@ from sqlalchemy.ext.asyncio import (
 from sqlalchemy.util import greenlet_spawn
 
 from optilock.errors import ConfigurationError
+from optilock.exactly_once.hooks import call_hooks_async
+from optilock.exactly_once.keys import call_of_block
 from optilock.unit.membership import Membership
 from optilock.unit.next_attempt import NextAttempt
 from optilock.unit.options import UnitOptions, options_from, spelled_out
+from optilock.unit.running_units import outside_units
 from optilock.unit.sessions import is_async, make_async_session
-from optilock.unit.transaction import OwnTransaction, Transaction
+from optilock.unit.transaction import OwnTransaction
 
 AS = TypeVar("AS", bound=AsyncSession)
 
@@ -63,6 +66,7 @@ class AsyncUnitOfWork(Membership, Generic[AS]):
                 " `with UnitOfWork(...)`, or give it an async_sessionmaker."
             )
         self._sessions, self._options = sessions, options_from(options)
+        self._call = call_of_block(self._options.exactly_once)
         for part in self._options.all_parts:
             part.opened(sessions)
 
@@ -74,12 +78,16 @@ class AsyncUnitOfWork(Membership, Generic[AS]):
         outer = self._outer()
         if outer is not None:
             self._session: Any = outer.public
-            self._transaction: Transaction = self._join(outer)
+            self._transaction = self._join(outer)
             await self._run(self._transaction.begin)
         else:
             self._session = make_async_session(self._sessions)
             own = OwnTransaction(
-                self._session.sync_session, self._session, self._options, self._next_attempt
+                self._session.sync_session,
+                self._session,
+                self._options,
+                self._next_attempt,
+                self._call,
             )
             self._transaction = own
             await self._run(own.begin)
@@ -111,7 +119,16 @@ class AsyncUnitOfWork(Membership, Generic[AS]):
 
     async def _uninterrupted(self, error: BaseException | None) -> None:
         outcome = "rolled back" if error is not None else "committed"
-        await _to_the_end(self._run(self._transaction.complete, error), outcome)
+        await _to_the_end(self._complete(error), outcome)
+
+    async def _complete(self, error: BaseException | None) -> None:
+        """Leave the transaction, and call the functions that follow COMMIT outside of the unit."""
+        try:
+            await self._run(self._transaction.complete, error)
+        finally:
+            if (stored := self._stored) is not None:
+                with outside_units():
+                    await call_hooks_async(stored.hooks)
 
 
 async def drop_transaction(next_attempt: NextAttempt) -> None:

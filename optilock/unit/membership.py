@@ -16,6 +16,9 @@ from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError
 
 from optilock.errors import ConfigurationError, SeparateUnitWarning
+from optilock.exactly_once.errors import AlreadyDone, KeyReused
+from optilock.exactly_once.keys import KeyedCall
+from optilock.exactly_once.units import claim, store_result
 from optilock.unit import running_units
 from optilock.unit.next_attempt import NextAttempt
 from optilock.unit.options import Options
@@ -30,8 +33,11 @@ class Membership:
 
     _sessions: Any
     _options: Options
+    _transaction: Transaction
     #: Between the attempts of a function with a strategy that locks.
     _next_attempt: NextAttempt | None = None
+    #: The call under a key that the unit is for.
+    _call: KeyedCall | None = None
     _used = False
     #: Its entry, for units inside it.
     _running: running_units.RunningUnit | None = None
@@ -40,11 +46,17 @@ class Membership:
 
     @classmethod
     def from_checked(
-        cls, sessions: Any, options: Options, next_attempt: NextAttempt | None = None
+        cls,
+        sessions: Any,
+        options: Options,
+        next_attempt: NextAttempt | None = None,
+        call: KeyedCall | None = None,
     ) -> Self:
         """Return a unit of options and sessions that were checked before."""
         unit = cls.__new__(cls)
-        vars(unit).update(_sessions=sessions, _options=options, _next_attempt=next_attempt)
+        vars(unit).update(
+            _sessions=sessions, _options=options, _next_attempt=next_attempt, _call=call
+        )
         return unit
 
     def _outer(self) -> OwnTransaction | None:
@@ -63,10 +75,21 @@ class Membership:
                 warn_of_enclosing_units(self._sessions)
         else:
             self._options.require_room_in(outer.options)
+            if self._options.exactly_once and self._call is None and outer.token is None:
+                raise ConfigurationError(_NO_COMMIT)
+            if self._call and any(one.token == self._call.token for one in outer.calls):
+                raise ConfigurationError(_SAME_KEY)
         return outer
 
     def _join(self, outer: OwnTransaction) -> Transaction:
-        return SavepointPlace(outer) if self._options.savepoint else JoinedPlace(outer)
+        place = SavepointPlace if self._options.savepoint else JoinedPlace
+        return place(outer, self._call)
+
+    @property
+    def _stored(self) -> OwnTransaction | None:
+        """The unit's own transaction, if functions are to be called now that it is stored."""
+        own = self._transaction
+        return own if isinstance(own, OwnTransaction) and own.hooks and own.is_stored else None
 
     def _announce(self, unit: OwnTransaction) -> None:
         """Let inner units and a scoped session's proxy find ``unit``."""
@@ -140,16 +163,28 @@ def _same_database(one: Engine | Connection, other: Engine | Connection) -> bool
 class JoinedPlace:
     """A place in the outer unit: it commits nothing, and an error dooms the outer unit."""
 
-    def __init__(self, outer: OwnTransaction) -> None:
-        self.outer = outer
+    def __init__(self, outer: OwnTransaction, call: KeyedCall | None) -> None:
+        self.outer, self.call = outer, call
 
     def begin(self) -> None:
-        pass
+        if self.call is None:
+            return
+        try:
+            claim(self.outer.session, self.call)
+            self.outer.calls.append(self.call)
+        except (AlreadyDone, KeyReused):  # nothing was written
+            raise
+        except BaseException as error:
+            self.outer.doom(error)
+            raise
 
     def prepare(self) -> None:
-        pass
+        if self.call is not None:
+            store_result(self.outer.session, self.call)
 
     def complete(self, error: BaseException | None) -> None:
+        if self.call is not None:
+            self.outer.calls.remove(self.call)
         if error is not None:
             self.outer.doom(error)
 
@@ -157,16 +192,31 @@ class JoinedPlace:
 class SavepointPlace:
     """A place in the outer unit that can be undone alone."""
 
-    def __init__(self, outer: OwnTransaction) -> None:
-        self.outer = outer
+    def __init__(self, outer: OwnTransaction, call: KeyedCall | None) -> None:
+        self.outer, self.call = outer, call
 
     def begin(self) -> None:
         self._nested = self.outer.session.begin_nested()
+        if self.call is None:
+            return
+        try:
+            claim(self.outer.session, self.call)
+        except BaseException as error:
+            self._end(error)
+            raise
+        self.outer.calls.append(self.call)
 
     def prepare(self) -> None:
         self.outer.session.flush()
+        if self.call is not None:
+            store_result(self.outer.session, self.call)
 
     def complete(self, error: BaseException | None) -> None:
+        if self.call is not None:
+            self.outer.calls.remove(self.call)
+        self._end(error)
+
+    def _end(self, error: BaseException | None) -> None:
         if error is None:
             self._nested.commit()
         elif self._is_open():
@@ -186,3 +236,14 @@ class SavepointPlace:
             self.outer.doom(error)
             if isinstance(broken, DBAPIError):
                 self.outer.broken_by = self.outer.broken_by or broken
+
+
+_SAME_KEY = (
+    "this unit has the key of a unit that is open around it, under which nothing is stored yet:"
+    " give it a key of its own, or none to join without one."
+)
+_NO_COMMIT = (
+    "exactly_once=True finds out what became of a unit's own COMMIT, and this unit joins one that"
+    " has begun without it: give exactly_once=True to the outer unit, or independent=True to this"
+    " one; or give a key, which is stored or undone with the outer unit."
+)

@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import Any, TypedDict
 
 from optilock.errors import ConfigurationError
+from optilock.exactly_once.keys import ExactlyOnce, check_once
 from optilock.resolvers.resolution import DeletePolicies, OnConflict, check_on_delete
 from optilock.resolvers.rules import check_on_conflict
 from optilock.unit.conditions import ConditionsPart
@@ -41,6 +42,7 @@ class UnitOptionsWithoutIsolation(TypedDict, total=False):
     short: bool
     require_conditions: bool | None
     strategy: Strategy
+    exactly_once: ExactlyOnce
     parts: Sequence[Part]
 
 
@@ -97,6 +99,7 @@ _OF_TRANSACTIONS = {
     "read_only": "is a property of one",
     "verify_reads": "locks what was read at the end of one",
     "pipelined": "sends BEGIN and COMMIT along with statements",
+    "exactly_once": "stores a token with COMMIT, for which one statement has no room",
 }
 
 
@@ -117,6 +120,8 @@ class Options:
     #: For every changed row; ``False``: not even the conditions that the request demands.
     require_conditions: bool | None = None
     strategy: Strategy = OPTIMISTIC
+    #: True, or a key (:mod:`optilock.exactly_once`).
+    exactly_once: ExactlyOnce = False
     #: Parts of the application's own.
     parts: Sequence[Part] = ()
 
@@ -165,6 +170,11 @@ class Options:
             raise ConfigurationError(
                 f'strategy="pessimistic" locks what is read for writing, and {other}=True is for'
                 " what is only read: take one."
+            )
+        if self.exactly_once and self.read_only:
+            raise ConfigurationError(
+                "exactly_once= stores a token with COMMIT, which a read_only=True transaction"
+                " cannot do, and such a unit has nothing to store: leave exactly_once= out."
             )
         if self.savepoint and self.independent:
             raise ConfigurationError(
@@ -241,8 +251,8 @@ class Options:
 _NONE = Options()
 
 
-def options_from(given: Mapping[str, Any]) -> Options:
-    """Return checked options from keywords.
+def options_from(given: Mapping[str, Any], *, of_function: bool = False) -> Options:
+    """Return checked options from keywords, of a unit or ``of_function``, a decorated one.
 
     Raises:
         ConfigurationError: there is no such option, or its value cannot work.
@@ -259,6 +269,8 @@ def options_from(given: Mapping[str, Any]) -> Options:
             raise ConfigurationError(
                 f"a unit of work has no option {name!r}; it has {', '.join(_KNOWN)}."
             )
+    if "exactly_once" in given:
+        check_once(given["exactly_once"], of_function=of_function)
     return Options(**given)
 
 
@@ -290,4 +302,4 @@ def policy_from(given: Mapping[str, Any]) -> tuple[Policy, Options]:
             )
     about_retry = {k: v for k, v in given.items() if k in of_retry}
     about_unit = {k: v for k, v in given.items() if k not in about_retry}
-    return Policy(**about_retry), options_from(about_unit)
+    return Policy(**about_retry), options_from(about_unit, of_function=True)

@@ -19,7 +19,8 @@ from __future__ import annotations
 import asyncio
 import threading
 from asyncio import _get_running_loop
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from operator import attrgetter
@@ -82,6 +83,17 @@ def keys_of_units() -> list[object]:
 def inside_unit() -> bool:
     """Return whether a unit of work runs here, on any sessions."""
     return any(map(_unit_of, _units.get())) and bool(_ours())
+
+
+@contextmanager
+def outside_units() -> Iterator[None]:
+    """Hide the units and the attempt that run here from what the block calls."""
+    units, attempt = _units.set(()), attempt_here.set(None)
+    try:
+        yield
+    finally:
+        attempt_here.reset(attempt)
+        _units.reset(units)
 
 
 def begin_attempt(number: int, started: float) -> tuple[RunningAttempt, RunningAttempt | None]:

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
+from functools import partial
 from typing import Any, Protocol
 
 from sqlalchemy import Connection, Engine
@@ -21,18 +23,20 @@ from sqlalchemy.orm import Session
 from optilock import events
 from optilock.dialects import Database, database_of
 from optilock.dialects.connections import error_that_ended, error_that_lost, roll_back_all
-from optilock.dialects.transient import commit_outcome_unknown, ended_by_conflict
+from optilock.dialects.transient import ended_by_conflict
 from optilock.errors import (
-    CommitOutcomeUnknown,
-    ConcurrencyError,
     ConfigurationError,
     OptilockError,
 )
+from optilock.exactly_once.hooks import Hook
+from optilock.exactly_once.keys import KeyedCall
+from optilock.exactly_once.units import TokenOfUnit
 from optilock.serialize import without_handled
 from optilock.undocumented.flushes import was_committed
 from optilock.unit import running_units
 from optilock.unit.next_attempt import NextAttempt
 from optilock.unit.options import Options
+from optilock.unit.outcomes import explain_commit
 from optilock.unit.round_trips import flush_inside_commit
 from optilock.unit.sessions import (
     ReplacedSession,
@@ -42,6 +46,7 @@ from optilock.unit.sessions import (
 )
 from optilock.watched.guard.ended_transactions import capture, conflict_after_rollback, guard_commit
 from optilock.watched.guard.promises import check_before_commit
+from optilock.watched.rows.rolled_back import restore_values, values_of
 from optilock.watched.session.record import options as guard_options
 from optilock.watched.session.record import record_of
 from optilock.watched.writes.send import require_row_counts
@@ -66,8 +71,16 @@ class OwnTransaction:
         public: Any,
         options: Options,
         next_attempt: NextAttempt | None = None,
+        call: KeyedCall | None = None,
     ) -> None:
         self.session = session
+        #: With ``exactly_once=``: the token that is stored with COMMIT.
+        self.token = TokenOfUnit(session, call) if options.exactly_once else None
+        #: Calls under a key that run here, the innermost last.
+        self.calls = [] if call is None else [call]
+        #: Functions to call once the unit is stored.
+        self.hooks: list[Hook] = []
+        self.is_stored = False
         #: The state between this attempt, the one before and the next one.
         self.next_attempt = next_attempt
         #: The session that the program gets: ``session``, or the AsyncSession in front of it.
@@ -84,6 +97,8 @@ class OwnTransaction:
         self._may_end: list[Connection] = []
         self._leaving = self._committing = self._open = False
         self.routes: dict[Engine, Engine] = {}
+        #: The objects before a flush that goes with COMMIT, with their values.
+        self._unflushed: list[tuple[Any, dict[str, Any]]] = []
 
     # -- opening and leaving -----------------------------------------------------------------------
 
@@ -92,7 +107,9 @@ class OwnTransaction:
         self._attempt = attempt = running_units.current_attempt()
         self._attempts = 1 if attempt is None else attempt.number
         self._started = time.monotonic() if attempt is None else attempt.started
-        asked = self.options
+        asked, token = self.options, self.token
+        if token is not None:
+            token.begin()
         if asked.on_conflict is not None or asked.on_delete is not None or asked.strict:
             guard_options(
                 self.session,
@@ -111,7 +128,9 @@ class OwnTransaction:
         guard_commit(self._transaction)
         self._transaction.__enter__()
         if self.next_attempt is not None and self.next_attempt.is_due:
-            self._go_on_with(self.next_attempt)
+            self._first(partial(self.next_attempt.hand_over, self))
+        if token is not None:
+            self._first(token.claim)
 
     def prepare(self) -> None:
         """Check and flush all that comes before COMMIT.
@@ -133,12 +152,17 @@ class OwnTransaction:
         if self._may_end:
             self._refuse_if_ended()
         if flush_inside_commit(self.session, self.parts):
+            if self.token is not None:
+                self._unflushed = values_of(self.session, flushed=False)
+                self.token.announce()
             return
         self.session.flush()
         for part in self.parts:
             part.before_commit(self.session)
         if record_of(self.session).promises:
             check_before_commit(self.session)
+        if self.token is not None:
+            self.token.announce()
 
     def complete(self, error: BaseException | None) -> None:
         """Send COMMIT without an ``error``, or roll back; close in any case.
@@ -154,18 +178,21 @@ class OwnTransaction:
                 self._give_up(error)
         except BaseException as raised:
             error = raised
+            if self.is_stored:
+                self._note_stored(raised)
             raise
         finally:
             try:
                 self._close(error)
             except BaseException as raised:
-                if error is None and self._open:
+                if self.is_stored:
                     self._note_stored(raised)
                 raise
 
-    def _go_on_with(self, next_attempt: NextAttempt) -> None:
+    def _first(self, step: Callable[[], None]) -> None:
+        """Do the first step of the transaction; if it fails, the unit has not been entered."""
         try:
-            next_attempt.hand_over(self)
+            step()
         except BaseException as error:
             self._roll_back(error)
             self._close(error)
@@ -210,6 +237,10 @@ class OwnTransaction:
             for part in self.parts:
                 part.connected(self.session, connection)
             self._refuse_autocommit(connection)
+            if self.token is not None:
+                self.token.connected(connection)
+                if self._leaving:
+                    self.token.announce()
         except ConfigurationError as error:
             self.doom(error)
             raise
@@ -228,6 +259,10 @@ class OwnTransaction:
             raise ConfigurationError(_COMMITTED_INSIDE)
         self._committing = True
 
+    def savepoint_undone(self, savepoint: object) -> None:
+        """Drop what was to follow COMMIT inside of a savepoint that is rolled back."""
+        self.hooks = [hook for hook in self.hooks if savepoint not in hook.savepoints]
+
     # -- the end -----------------------------------------------------------------------------------
 
     def _commit(self) -> None:
@@ -237,31 +272,52 @@ class OwnTransaction:
         try:
             self.session.commit()
         except BaseException as error:
-            self._give_up(error)
-            raise
+            if not self._give_up(error):
+                raise
+        self._note_committed()
+
+    def _note_committed(self) -> None:
+        self.is_stored = True
         events.emit(self._committed)
 
     def _committed(self) -> events.Committed:
         return events.Committed(self._attempts, time.monotonic() - self._started)
 
-    def _give_up(self, error: BaseException) -> None:
-        """Roll back, and raise the meaning of ``error`` where it is more than its text."""
+    def _give_up(self, error: BaseException) -> bool:
+        """Roll back, and raise the meaning of ``error`` where it is more than its text.
+
+        Returns whether the unit was found stored, though COMMIT got no answer.
+        """
         if self._committing and self._is_stored():
-            return self._leave_stored(error)
+            self._leave_stored(error)
+            return False
         ended_inside = not self.session.in_transaction() and _is_of_closed_transaction(error)
         conflict = ended_by_conflict(error, at_commit=self._committing)
         ended = self._ended_by() if isinstance(error, PendingRollbackError) else None
         if conflict:
             capture(self.session)
+        kept = self._values()
         if self._committing:
             roll_back_all(self.connections)
         self._roll_back(error)
-        if self._committing:
-            self._explain_commit(error)
+        if self._committing and explain_commit(self, error):
+            self.is_stored = True
+            restore_values(kept)
+            return True
         if isinstance(error, InvalidRequestError):  # SQLAlchemy has refused a later call
             self._explain_refusal(error, ended=ended, ended_inside=ended_inside)
         if conflict and isinstance(error, DBAPIError):
             raise conflict_after_rollback(self.session, error) from error
+        return False
+
+    def _values(self) -> list[tuple[Any, dict[str, Any]]]:
+        """Return the objects with their values, in case that the unit is found stored."""
+        if self.token is None or not self._committing:
+            return []
+        ending = record_of(self.session).ending
+        if ending is not None and ending.unanswered:  # its flush was rolled back
+            return self._unflushed
+        return values_of(self.session, flushed=True)
 
     def _explain_refusal(
         self, error: BaseException, *, ended: BaseException | None, ended_inside: bool
@@ -282,27 +338,12 @@ class OwnTransaction:
     def _leave_stored(self, error: BaseException) -> None:
         """End after a listener to COMMIT has failed; another attempt would store the unit twice."""
         self._roll_back(error)
-        self._note_stored(error)
-        events.emit(self._committed)
+        self._note_committed()
 
     def _note_stored(self, error: BaseException) -> None:
         error.add_note("optilock: this came after COMMIT; the unit is stored, and is not run again")
         if self._attempt is not None:
             self._attempt.stored = True
-
-    def _explain_commit(self, error: BaseException) -> None:
-        """Raise or note that the outcome of COMMIT is unknown, if it is."""
-        ending = record_of(self.session).ending
-        if ending is not None and ending.unanswered and isinstance(error, Exception):
-            raise CommitOutcomeUnknown(_UNKNOWN_WITH_WRITES) from error
-        if self.options.read_only:
-            return
-        if not isinstance(error, Exception):
-            error.add_note("optilock: interrupted inside COMMIT; the work may be stored or not")
-        elif commit_outcome_unknown(error):
-            raise CommitOutcomeUnknown(_UNKNOWN) from error
-        elif len(self.connections) > 1 and not self.session.twophase and _from_database(error):
-            raise CommitOutcomeUnknown(_HALF) from error
 
     def _roll_back(self, error: BaseException) -> None:
         """End the transaction; a rollback that fails never hides ``error``."""
@@ -376,11 +417,6 @@ def _is_of_closed_transaction(error: BaseException) -> bool:
     return type(error) is InvalidRequestError and "closed transaction" in str(error)
 
 
-def _from_database(error: BaseException) -> bool:
-    seen = error.__cause__ if isinstance(error, ConcurrencyError) else error
-    return isinstance(seen, DBAPIError)
-
-
 _COMMITTED_INSIDE = (
     "session.commit() inside of a unit of work: the unit commits when its block is left, and what"
     " comes after this call would not be stored together with what came before it. Leave commit()"
@@ -401,20 +437,4 @@ _ENDED = (
     "this unit of work cannot be committed: the database ended its transaction with an error at an"
     " earlier statement, and that error was caught inside the unit. Let it out, so that the unit"
     " runs again"
-)
-_UNKNOWN = (
-    "the connection was lost inside COMMIT, so this unit of work is either stored completely or"
-    " not at all, and its outcome is unknown here. Read the rows again and compare before you run"
-    " it once more; make the work safe to repeat if that matters."
-)
-_UNKNOWN_WITH_WRITES = (
-    "the connection was lost at the last writes of this unit of work, which commit in the same trip"
-    " (pipelined=True, short=True), so the unit is either stored completely or not at all, and its"
-    " outcome is unknown here. Read the rows again and compare before you run it once more; make"
-    " the work safe to repeat if that matters."
-)
-_HALF = (
-    "COMMIT failed on one of several databases of this unit of work, and another one may have"
-    " committed already. Compare the rows on each; use sessionmaker(twophase=True) where the"
-    " databases support it."
 )

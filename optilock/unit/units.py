@@ -41,6 +41,8 @@ from sqlalchemy import Engine
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 from optilock.errors import ConfigurationError
+from optilock.exactly_once.hooks import call_hooks
+from optilock.exactly_once.keys import KeyedCall, call_of_block, calls_of_function
 from optilock.unit.isolation import Isolation
 from optilock.unit.membership import Membership
 from optilock.unit.next_attempt import NextAttempt
@@ -54,6 +56,7 @@ from optilock.unit.options import (
     spelled_out,
 )
 from optilock.unit.retries import Policy
+from optilock.unit.running_units import outside_units
 from optilock.unit.sessions import is_async, make_session
 from optilock.unit.transaction import OwnTransaction
 
@@ -72,6 +75,8 @@ if TYPE_CHECKING:
 S = TypeVar("S", bound=Session)
 P = ParamSpec("P")
 R = TypeVar("R")
+#: Makes the call under a key from the arguments; None: no key this time.
+MakesCall = Callable[[Any, Any], KeyedCall | None]
 
 
 class UnitOfWork(Membership, Generic[S]):
@@ -91,11 +96,16 @@ class UnitOfWork(Membership, Generic[S]):
         pipelined: BEGIN goes with the first statement, COMMIT with the last writes (psycopg 3).
         strategy: ``"optimistic"``, ``"pessimistic"``, or ``"adaptive"``: rows on which units
             conflict are locked when they are read.
+        exactly_once: True: after a lost connection the unit finds out what became of its COMMIT.
+            A key: as well, its work is stored once (:mod:`optilock.exactly_once`).
 
     Raises:
         ConfigurationError: an option cannot work, or ``sessions`` makes no sync sessions.
+        AlreadyDone, KeyReused, KeyInUse: (on entering, with a key) the block is not run.
         ConcurrencyError: (on leaving) another writer was first.
         CommitOutcomeUnknown: (on leaving) the connection was lost inside COMMIT.
+        NotCommitted: (on leaving) it was, and with ``exactly_once=`` it is certain that nothing is
+            stored.
     """
 
     @overload
@@ -115,6 +125,7 @@ class UnitOfWork(Membership, Generic[S]):
                 " `async with AsyncUnitOfWork(...)`."
             )
         self._sessions, self._options = sessions, options_from(options)
+        self._call = call_of_block(self._options.exactly_once)
         for part in self._options.all_parts:
             part.opened(sessions)
 
@@ -128,7 +139,7 @@ class UnitOfWork(Membership, Generic[S]):
             session: S = outer.public
             return session
         fresh: Any = make_session(self._sessions)
-        own = OwnTransaction(fresh, fresh, self._options, self._next_attempt)
+        own = OwnTransaction(fresh, fresh, self._options, self._next_attempt, self._call)
         own.begin()
         self._transaction = own
         self._announce(own)
@@ -150,6 +161,9 @@ class UnitOfWork(Membership, Generic[S]):
             self._transaction.complete(error or raised)
         finally:
             self._over()
+            if (stored := self._stored) is not None:
+                with outside_units():
+                    call_hooks(stored.hooks)
         if raised is not None:
             raise raised
 
@@ -202,27 +216,41 @@ def unit_of_work(sessions: Any, **options: Any) -> Any:
         _refuse_methods(function)
         policy.decorate(function)  # refuses functions that cannot run again, such as generators
         _require_same_kind(function, sessions, asynchronous)
-        run = (_async_runner if asynchronous else _runner)(function, sessions, policy, unit_options)
+        signature = _without_session(function)
+        key: Any = unit_options.exactly_once
+        call = None if isinstance(key, bool) else calls_of_function(key, function, signature)
+        make = _async_runner if asynchronous else _runner
+        run = make(function, sessions, policy, unit_options, call)
         functools.update_wrapper(run, function)
-        run.__signature__ = _without_session(function)  # type: ignore[attr-defined]
+        run.__signature__ = signature  # type: ignore[attr-defined]
         return run
 
     return decorate
 
 
 def _runner(
-    function: Callable[..., R], sessions: Any, policy: Policy, options: Options
+    function: Callable[..., R],
+    sessions: Any,
+    policy: Policy,
+    options: Options,
+    keyed: MakesCall | None,
 ) -> Callable[..., R]:
     kind: type[UnitOfWork[Any]] = UnitOfWork
     attempts = _locking_attempts(policy, options)
 
     def run(*args: Any, **kwargs: Any) -> R:
+        call = None if keyed is None else keyed(args, kwargs)
         following = None if attempts is None else NextAttempt(attempts)
         at_once = None if following is None else following.locks_rows
         try:
             for attempt in policy.run(once=_once(options), at_once=at_once):
-                with attempt, kind.from_checked(sessions, options, following) as session:
-                    return function(session, *args, **kwargs)
+                with attempt:
+                    unit = kind.from_checked(sessions, options, following, call)
+                    if call is not None:
+                        result: R = call.run(unit, function, args, kwargs)
+                        return result
+                    with unit as session:
+                        return function(session, *args, **kwargs)
         finally:
             if following is not None and following.held is not None:
                 following.drop()
@@ -236,6 +264,7 @@ def _async_runner(
     sessions: Any,
     policy: Policy,
     options: Options,
+    keyed: MakesCall | None,
 ) -> Callable[..., Coroutine[Any, Any, R]]:
     from optilock.unit.async_unit import AsyncUnitOfWork, drop_transaction
 
@@ -243,12 +272,17 @@ def _async_runner(
     attempts = _locking_attempts(policy, options)
 
     async def run(*args: Any, **kwargs: Any) -> R:
+        call = None if keyed is None else keyed(args, kwargs)
         following = None if attempts is None else NextAttempt(attempts)
         at_once = None if following is None else following.locks_rows
         try:
             async for attempt in policy.run(once=_once(options), at_once=at_once):
                 with attempt:
-                    async with kind.from_checked(sessions, options, following) as session:
+                    unit = kind.from_checked(sessions, options, following, call)
+                    if call is not None:
+                        result: R = await call.run_async(unit, function, args, kwargs)
+                        return result
+                    async with unit as session:
                         return await function(session, *args, **kwargs)
         finally:
             if following is not None and following.held is not None:

@@ -62,6 +62,7 @@ from optilock.web.starlette import (
     conditions_of,
     exception_handlers,
     not_modified,
+    once_of,
 )
 
 __all__ = [
@@ -70,6 +71,7 @@ __all__ = [
     "conditions",
     "install",
     "not_modified",
+    "once_of",
     "responses",
     "unit",
 ]

@@ -30,12 +30,15 @@ cannot read, and ``response.set_etag(tag)`` puts quotes around a tag that has th
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from typing import Any
 
 from optilock.conditions.request import Request, register_finder
 from optilock.errors import ConfigurationError
+from optilock.exactly_once import Once
 from optilock.preconditions.entity_tags import PLAIN, ETags
 from optilock.web.conditions import STRICT, Conditions, Policy
+from optilock.web.keys import once_of
 from optilock.web.problems import ERRORS, MEDIA_TYPE, OF_VALUES, problem_of
 from optilock.web.units import extra
 
@@ -97,15 +100,41 @@ class Optilock:
             PreconditionRequired: it has none, and writes (428).
             ConfigurationError: there is no request, or the application lacks the extension.
         """
-        if not has_request_context() or current_app.extensions.get(_NAME) is not self:
-            raise ConfigurationError(
-                "optilock.conditions() is for views of an application that init_app(app) was"
-                " called for."
-            )
+        self._require_view("conditions()")
         asked = self._policy if policy is None else policy
         return Conditions.of(
             request.method, _lines(request.environ), etags=self.etags, policy=asked
         )
+
+    def once(
+        self,
+        *,
+        principal: str,
+        of: Any,
+        wait: float | timedelta | None = 0,
+        required: bool = True,
+    ) -> Once | None:
+        """Return the key of the current request, for ``exactly_once=``.
+
+        The arguments are those of :func:`optilock.web.keys.once_of`.
+
+        Raises:
+            BadPrecondition: it has no ``Idempotency-Key``, or one that cannot be read (400).
+            BadEntity: ``of`` is nested too deeply (400).
+            ConfigurationError: there is no request, or the application lacks the extension.
+        """
+        self._require_view("once()")
+        path = f"{request.root_path}{request.path}?{request.query_string.decode('latin-1')}"
+        header = request.environ.get("HTTP_IDEMPOTENCY_KEY")
+        rules: dict[str, Any] = {"of": of, "wait": wait, "required": required}
+        return once_of(request.method, path, header, principal=principal, **rules)
+
+    def _require_view(self, call: str) -> None:
+        if not has_request_context() or current_app.extensions.get(_NAME) is not self:
+            raise ConfigurationError(
+                f"{call} of Optilock is for views of an application that init_app(app) was"
+                " called for."
+            )
 
     def _answer(self, error: Exception) -> Response:
         problem = problem_of(error, etags=self.etags)

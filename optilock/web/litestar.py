@@ -35,10 +35,12 @@ before the answer is sent, so that a conflict at COMMIT is an answer. Nothing ru
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Annotated, Any
 
 from optilock.conditions.request import serving
 from optilock.dialects import unwrapped_errors
+from optilock.exactly_once import Once
 from optilock.preconditions.entity_tags import PLAIN, ETags
 from optilock.web.conditions import (
     ANSWERS,
@@ -51,6 +53,7 @@ from optilock.web.conditions import (
     error_statuses,
 )
 from optilock.web.conditions import Conditions as _Conditions
+from optilock.web.keys import once_of_scope
 from optilock.web.problems import ERRORS, MEDIA_TYPE, OF_VALUES, problem_of
 from optilock.web.units import extra, session_of_request
 
@@ -73,6 +76,7 @@ __all__ = [
     "OptilockPlugin",
     "conditions",
     "not_modified",
+    "once_of",
     "responses",
     "unit",
 ]
@@ -224,6 +228,24 @@ def unit(sessions: Any, **options: Any) -> Provide:
         ConfigurationError: ``sessions`` is bound to a thread, or makes no sessions.
     """
     return Provide(session_of_request(sessions, options))
+
+
+def once_of(
+    request: Request[Any, Any, Any],
+    *,
+    principal: str,
+    of: Any,
+    wait: float | timedelta | None = 0,
+    required: bool = True,
+) -> Once | None:
+    """Return the key of a request, for ``exactly_once=``: :func:`optilock.web.keys.once_of`.
+
+    Raises:
+        BadPrecondition: the request has no ``Idempotency-Key``, or one that cannot be read (400).
+        BadEntity: ``of`` is nested too deeply (400).
+    """
+    scope = request.scope
+    return once_of_scope(scope, principal=principal, of=of, wait=wait, required=required)
 
 
 # -- answers ---------------------------------------------------------------------------------------

@@ -39,6 +39,7 @@ read-only                        412     ReadOnlyName; through a handle 403
 message-not-found                404     MessageNotFound
 receipt-expired                  400     ReceiptExpired
 message-too-large                413     MessageTooLarge
+key-in-use, key-reused           409,422 KeyInUse, with ``Retry-After``; KeyReused
 precondition-failed              412     PreconditionFailed
 precondition-required            428     PreconditionRequired
 condition-not-compared           501     ConditionNotCompared, which is logged: a fault of the route
@@ -89,6 +90,7 @@ from sqlalchemy.orm.exc import StaleDataError
 from optilock import errors
 from optilock.columns.identities import identity_in
 from optilock.dialects.transient import is_transient
+from optilock.exactly_once.errors import KeyInUse, KeyReused
 from optilock.leases.errors import LeaseHeld, LeaseLost
 from optilock.preconditions.entity_tags import PLAIN, ETags
 from optilock.queue.errors import MessageNotFound, MessageTooLarge, ReceiptExpired
@@ -105,13 +107,10 @@ __all__ = ["ERRORS", "MEDIA_TYPE", "OF_VALUES", "Problem", "problem_of"]
 
 _log = logging.getLogger("optilock")
 
-
 MEDIA_TYPE: Final = "application/problem+json"
-#: Seconds, in the ``Retry-After`` of a 503.
-_RETRY_AFTER = 1
+_LATER: Final = MappingProxyType({"Retry-After": "1"})  # seconds
 #: The number of names of a body in a problem, and the characters of each.
 _NAMES, _LONGEST = 10, 64
-
 
 #: The classes whose errors a framework must hand to :func:`problem_of`, with those of
 #: :func:`optilock.dialects.unwrapped_errors`. Some of the errors have no problem document.
@@ -146,7 +145,7 @@ def problem_of(error: BaseException, *, etags: ETags = PLAIN) -> Problem | None:
         case StaleDataError():
             return _of_conflict(error, etags)
     if is_transient(error):
-        return AGAIN.problem(headers={"Retry-After": str(_RETRY_AFTER)})
+        return AGAIN.problem()
     return _of_client_value(error)
 
 
@@ -298,6 +297,7 @@ class Kind:
     status: int
     detail: str
     title: str = ""
+    headers: Mapping[str, str] = field(default_factory=dict)
 
     def problem(
         self,
@@ -315,7 +315,7 @@ class Kind:
             "detail": self.detail if detail is None else detail,
         }
         body |= {name: value for name, value in members.items() if value is not None}
-        return Problem(sent, body, dict(headers))
+        return Problem(sent, body, {**self.headers, **headers})
 
 
 BAD_PRECONDITION = Kind(
@@ -375,6 +375,7 @@ AGAIN = Kind(
     503,
     "The database could not do it now, and may do it soon. Nothing was stored. Send the request"
     " again.",
+    headers=_LATER,
 )
 
 _PLAIN_KINDS: Final = (
@@ -382,7 +383,7 @@ _PLAIN_KINDS: Final = (
     (errors.CommitOutcomeUnknown, UNKNOWN),
     (errors.NotWritten, NOT_WRITTEN),
 )
-#: Kinds of leases, share modes and queues; the status is the error's own.
+#: Kinds of leases, share modes, queues and keys; the status is the error's own.
 BY_CLASS: dict[type[BaseException], Kind] = {
     LeaseHeld: Kind(
         "lease-held",
@@ -434,5 +435,16 @@ BY_CLASS: dict[type[BaseException], Kind] = {
         "message-too-large",
         413,
         "The message has more bytes than the queue takes. It was not sent.",
+    ),
+    KeyInUse: Kind(
+        "key-in-use",
+        409,
+        "A request with this Idempotency-Key is being served. Send it again later, as it is.",
+        headers=_LATER,
+    ),
+    KeyReused: Kind(
+        "key-reused",
+        422,
+        "This Idempotency-Key belongs to another request. Nothing was stored. Send a new one.",
     ),
 }

@@ -20,7 +20,8 @@ class Cut:
         self._to = (url.host, url.port)
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.url = url.set(port=self._listener.getsockname()[1], host="127.0.0.1")
-        self.url = self.url.update_query_dict({"sslmode": "disable", "gssencmode": "disable"})
+        if "psycopg" in url.drivername:
+            self.url = self.url.update_query_dict({"sslmode": "disable", "gssencmode": "disable"})
         #: What is looked for, and whether it still reaches the server.
         self.at: bytes | None = None
         self.passes = self._deaf = False

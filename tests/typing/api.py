@@ -63,6 +63,16 @@ from optilock import (
 )
 from optilock.entities import Idempotency, Operation, Stored
 from optilock.errors import CannotMerge, CommitOutcomeUnknown
+from optilock.exactly_once import (
+    AlreadyDone,
+    KeyInUse,
+    KeyReused,
+    Once,
+    after_commit,
+    committed,
+    purge,
+    set_result,
+)
 from optilock.preconditions import EditForm, FilledForm, merge_changes, sign_seen
 from optilock.preconditions.entity_tags import ETags
 from optilock.queue import AsyncQueue, Draft, Message, Queue, Received, Worker
@@ -78,6 +88,8 @@ from optilock.resolvers import (
 )
 from optilock.statements import BulkResult, no_bump
 from optilock.testing import (
+    Fault,
+    Faults,
     Sent,
     Side,
     Statement,
@@ -90,6 +102,7 @@ from optilock.testing import (
 )
 from optilock.tokens import CompareValues, Counter, Manual, RowVersion, Timestamp, Unique
 from optilock.unit import Adaptive
+from optilock.web.keys import once_of
 
 
 class Base(DeclarativeBase):
@@ -445,6 +458,10 @@ def entities_written(session: Session, tag: str) -> None:
     assert_type(entities.transaction(session, some), list[Stored])
     again = Idempotency(None, keys=["k" * 16], principal="ada")
     assert_type(again.key_for(Page), UUID)
+    once = once_of("POST", "/pages", None, principal="ada", of={"title": "a"}, wait=5)
+    assert_type(once, Once | None)
+    unit_of_work(sessions, exactly_once=lambda once: once)
+    once_of("POST", "/pages", None, of={"title": "a"})  # type: ignore[call-arg]
     assert_type(entities.insert(session, Page, None, idempotency=again).again, bool)
     assert_type(entities.transaction(session, some, idempotency=again), list[Stored])
 
@@ -481,6 +498,13 @@ def stepped(given: Engine, async_given: AsyncEngine) -> None:
     with postgresql() as server, mariadb() as other:
         assert_type(server, Server)
         assert_type(other.url, str)
+    with Faults(given) as faults, Faults(async_given), faults.commit_lost(stored=True) as fault:
+        assert_type(faults, Faults)
+        assert_type(fault, Fault)
+        assert_type(fault.met, int)
+        assert_type(faults.cut(statement=3, times=2), Fault)
+        assert_type(faults.conflict(Page, 1, title="theirs"), Fault)
+        assert_type(faults.deadlock(), Fault)
     with wire(engine.url) as line, line.counting() as trips:
         assert_type(line, Wire)
         assert_type(line.url, str)
@@ -555,3 +579,38 @@ async def send_async(session: AsyncSession, engine: AsyncEngine, sync: Session) 
         assert_type(mails.dead_letters, AsyncQueue)
         mails.worker(handle)
         mails.worker(print)  # type: ignore[arg-type]
+
+
+# -- units that are stored exactly once ------------------------------------------------------------
+
+
+@unit_of_work(sessions, exactly_once=lambda number: Once(("ada", f"{number}"), of=number, wait=0))
+def pay(session: Session, number: int) -> dict[str, int]:
+    after_commit(session, print, number)
+    after_commit(session, pay_later, "7")  # type: ignore[arg-type]
+    return {"number": number}
+
+
+def pay_later(number: int) -> None: ...
+
+
+@unit_of_work(async_sessions, exactly_once=("ada", "k"))
+async def pay_async(session: AsyncSession, number: int) -> int:
+    after_commit(session, pay_async, number)
+    return number
+
+
+async def once(error: CommitOutcomeUnknown, lost: AlreadyDone | KeyReused | KeyInUse) -> None:
+    assert_type(pay(7), dict[str, int])
+    assert_type(await pay_async(7), int)
+    assert_type(error.token, str | None)
+    assert_type(lost.key, str)
+    assert_type(committed(sessions, error.token or ""), bool)
+    assert_type(await optilock.asyncio.committed(async_sessions, "~"), bool)
+    assert_type(purge(engine, tokens=timedelta(days=2), batches=3), int)
+    assert_type(await optilock.asyncio.purge(async_engine), int)
+    committed(async_engine, "~")  # type: ignore[arg-type]
+    purge(engine, age=3)  # type: ignore[call-arg]
+    UnitOfWork(engine, exactly_once=7)  # type: ignore[call-overload]
+    with serializable(engine, exactly_once=True) as session:
+        set_result(session, {"any": "value"})

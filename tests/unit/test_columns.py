@@ -19,7 +19,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects import mysql, postgresql
 
-from optilock.columns.values import can_hold, surely_holds
+from optilock.columns.values import can_hold, has_places, surely_holds
 from optilock.dialects import database_of
 
 SQLITE = create_engine("sqlite://").dialect
@@ -105,3 +105,19 @@ def test_what_is_certain_everywhere_is_held_by_each() -> None:
     for value, kind in [(7, Integer()), ("x", String(5)), (1.5, Float()), ([1], JSON())]:
         assert surely_holds(value, kind)
         assert all(kept(value, kind, one) for one in (SQLITE, MARIADB, POSTGRESQL))
+
+
+@pytest.mark.parametrize(
+    ("value", "fits"),
+    [("1" * 28 + ".5", True), ("9" * 28 + ".99999999999", False), ("1" * 29, False)],
+)
+def test_a_number_of_more_digits_than_a_decimal_context_has_is_measured(value, fits):
+    """The 38 digits of this column are more than the 28 with which Python rounds by default."""
+    assert can_hold(Decimal(value), Numeric(38, 10)) is fits
+
+
+@pytest.mark.parametrize("scale", [-2, 0, 1, 2])
+def test_places_are_counted_as_rounding_does(scale):
+    for text in ("1.50", "1.500", "0.001", "100", "150", "1E+3", "-0.00", "0", "1E-20", "12.345"):
+        number = Decimal(text)
+        assert has_places(number, scale) is (number == round(number, scale))

@@ -6,7 +6,7 @@ import pytest
 
 from optilock import ConfigurationError
 from optilock.testing import wire
-from optilock.testing.counting import MySQL, PostgreSQL
+from optilock.testing.protocols import MySQL, PostgreSQL
 
 
 def untyped(code: int, body: bytes = b"") -> bytes:

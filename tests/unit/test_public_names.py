@@ -55,6 +55,9 @@ NAMES = {
     "watch",
 }
 TESTING_NAMES = {
+    "Fault",
+    "FaultNotMet",
+    "Faults",
     "OutOfStep",
     "Sent",
     "Side",

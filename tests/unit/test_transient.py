@@ -380,6 +380,11 @@ UNKNOWN: list[tuple[BaseException, bool]] = [
     (at_commit(mariadb(2006), lost=True), True),
     (at_commit(mariadb(1180)), True),
     (at_commit(mariadb(1047)), True),
+    # COMMIT is in a compound statement, which may be interrupted after it
+    (at_commit(mariadb(1317)), True),
+    (at_commit(mariadb(1969)), True),
+    (at_commit(mariadb(3024)), True),
+    (wrapped(mariadb(1317)), False),
     (at_commit(sqlite(10)), True),
     (at_commit(sqlite(1034)), True),
     (at_commit(driver_error("new_driver", "text")), True),

@@ -35,6 +35,7 @@ from optilock.errors import (
     PreconditionRequired,
     UnguardedStatement,
 )
+from optilock.exactly_once import AlreadyDone, KeyInUse, KeyReused, NotCommitted
 from optilock.leases import LeaseHeld, LeaseLost
 from optilock.preconditions.entity_tags import PLAIN
 from optilock.queue.errors import (
@@ -123,6 +124,10 @@ CASES: list[tuple[Exception, int | None, str | None]] = [
     (QueueNotFound("pages"), None, None),
     (QueueError("of pages"), None, None),
     (CommitOutcomeUnknown("COMMIT"), 500, "outcome-unknown"),
+    (NotCommitted("COMMIT"), 503, "try-again"),
+    (KeyReused("secret"), 422, "key-reused"),
+    (KeyInUse("secret"), 409, "key-in-use"),
+    (AlreadyDone("secret"), None, None),
     (BatchFailed(3, NotFound(Page, (7,))), 404, "not-found"),
     (BatchFailed(3, ValueError("SELECT")), None, None),
     (ConfigurationError("of the program"), None, None),

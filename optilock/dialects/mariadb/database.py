@@ -23,9 +23,11 @@ from optilock.conditions.write import Write
 from optilock.dialects.base import Cascade, Changes, Database, Form, Switch
 from optilock.dialects.catalogue import Catalogue, Weakness
 from optilock.dialects.causes import Cause, by_code
+from optilock.dialects.commit_tokens import CommitTokens
 from optilock.dialects.connections import undo_at_checkin
 from optilock.dialects.locks import BEGINS, Wait
 from optilock.dialects.mariadb import galera
+from optilock.dialects.mariadb.commit_tokens import MariaDBTokens
 from optilock.dialects.mariadb.migrations import (
     MariaDBCatalogue,
     MariaDBGuard,
@@ -245,6 +247,8 @@ class MariaDB(Database):
     )
     # Never connected, or thrown out while idle.
     lost_before_commit = frozenset({2002, 2003, 4031, 1040, 1203})
+    # KILL QUERY and limits of time, between COMMIT and the end of the compound statement it is in.
+    interrupts_commit = frozenset({1317, 1969, 3024})
 
     def codes(self, error: BaseException) -> Iterator[str | int]:
         """The number alone: the same SQLSTATE stands for different things here."""
@@ -300,6 +304,9 @@ class MariaDB(Database):
 
     def messages(self, place: Place) -> Messages:
         return MariaDBMessages(place)
+
+    def commit_tokens(self) -> CommitTokens:
+        return MariaDBTokens(self)
 
     # -- isolation -------------------------------------------------------------------------------
 
@@ -367,6 +374,10 @@ def _through_key(query: sa.Select[Any], table: sa.Table) -> sa.Select[Any]:
     return query.with_hint(table, BY_PRIMARY) if has_primary(table) else query
 
 
+#: ER_UNKNOWN_SYSTEM_VARIABLE
+_NO_SUCH_VARIABLE = 1193
+
+
 def _refuse_writes_over_the_snapshot(connection: sa.Connection) -> None:
     """Turn on ``innodb_snapshot_isolation`` for as long as the connection is ours.
 
@@ -376,6 +387,8 @@ def _refuse_writes_over_the_snapshot(connection: sa.Connection) -> None:
     try:
         found = connection.exec_driver_sql("SELECT @@innodb_snapshot_isolation").scalar()
     except DBAPIError as error:
+        if error.orig is None or galera.number_of(error.orig) != _NO_SUCH_VARIABLE:
+            raise
         raise ConfigurationError(
             "this server has no innodb_snapshot_isolation (MariaDB 10.6.18, 10.11.8, 11.0.6 and"
             " later have it), so its REPEATABLE READ loses updates of rows without a version:"

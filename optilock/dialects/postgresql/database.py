@@ -29,9 +29,11 @@ from optilock.dialects.base import (
 )
 from optilock.dialects.catalogue import Catalogue, Weakness
 from optilock.dialects.causes import Cause
+from optilock.dialects.commit_tokens import CommitTokens
 from optilock.dialects.connections import undo_at_checkin
 from optilock.dialects.locks import BEGINS, Wait
 from optilock.dialects.migrations import Names, TriggerDDL
+from optilock.dialects.postgresql.commit_tokens import PostgreSQLTokens
 from optilock.dialects.postgresql.cursors import describe_once, open_line
 from optilock.dialects.postgresql.few_rows import few_rows
 from optilock.dialects.postgresql.last_writes import LOCK_TIMEOUT, LastWrites
@@ -273,6 +275,9 @@ class PostgreSQL(Database):
 
     def messages(self, place: Place) -> Messages:
         return PostgreSQLMessages(place)
+
+    def commit_tokens(self) -> CommitTokens:
+        return PostgreSQLTokens(self)
 
     # -- isolation -------------------------------------------------------------------------------
 

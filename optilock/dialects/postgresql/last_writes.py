@@ -14,6 +14,9 @@ anything else: earlier writes, locks,      SAVEPOINT, statements that raise,    
 ``SET LOCAL``, another level               COMMIT                                savepoint
 =========================================  ====================================  ================
 
+A commit token (``exactly_once=``) goes between the writes and COMMIT. Then one row is sent in the
+form that raises, too, and one that is added to is not sent with COMMIT: it has no such form.
+
 If a listener sends a statement of its own before one of these (``before_cursor_execute``), nothing
 goes with COMMIT, and the guard (:mod:`optilock.watched.guard.batch`) sends the rows as
 usual.
@@ -90,7 +93,9 @@ class LastWrites:
         if line.has_spoken():
             return None
         restarts = line.residue() <= (Residue.ROW_LOCKS if locked else Residue.NOTHING)
-        if restarts and len(together) == 1 and len(together[0]) == 1:
+        lone = len(together) == 1 and len(together[0]) == 1
+        # A row that matches nothing is no error, and what goes before COMMIT would be stored.
+        if restarts and lone and line.before_commit is None:
             try:
                 return self._send_row(connection, together[0][0], alone)
             except Interposed:

@@ -76,6 +76,8 @@ class Line:
         self._short = short
         #: A parameter of the statement that may go through without a transaction.
         self._through: str | None = None
+        #: A command that goes right before COMMIT; COMMIT is not carried out if it fails.
+        self.before_commit: bytes | None = None
         #: COMMIT was sent, and its answer is unknown.
         self.unanswered = False
         #: COMMIT was carried out; no statement may follow it.
@@ -187,6 +189,8 @@ class Line:
             return False
         if self._left:
             self._left = 0
+            if self.before_commit is not None:
+                self._add(self.before_commit)
             self._add(b"COMMIT")
             self.unanswered = True
         self._commands.complete = True

@@ -50,7 +50,7 @@ from optilock.dialects.transient import ended_by_conflict
 from optilock.errors import Action, ConcurrencyError, Entry
 from optilock.mapped import facts, place_of
 from optilock.serialize import without_handled
-from optilock.undocumented.connections import demands_rollback
+from optilock.undocumented.connections import demands_rollback, error_before_rollback
 from optilock.undocumented.flushes import states_inserted_by, was_committing
 from optilock.watched.guard.records import Flush, with_sqlalchemys_message
 from optilock.watched.rows.entries import Attempt, attempt_of, entry_of, has_moved
@@ -148,6 +148,8 @@ def attempt_of_write(write: Write) -> Attempt:
 
 def raise_conflict(flush: Flush | None, error: DBAPIError | ObjectDeletedError) -> None:
     """Raise the conflict behind an error in a flush, if there is one."""
+    if (first := error_before_rollback(error)) is not error:
+        raise first from (first.__cause__ or getattr(first, "orig", None))
     if flush is None or flush.outer_error is error:
         return
     if isinstance(error, DBAPIError):

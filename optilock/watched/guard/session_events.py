@@ -118,6 +118,8 @@ def _after_rollback(session: Session) -> None:
     remember_rolled_back(session, record.before_rollback, record.compared, doubts)
     if savepoint is not None:
         record.savepoint_ended(savepoint)
+        if record.owner is not None:
+            record.owner.savepoint_undone(savepoint)
         if record.conditions is not None:
             record.conditions.take_back(savepoint)
     else:

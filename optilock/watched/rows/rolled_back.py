@@ -24,13 +24,23 @@ along, and :mod:`optilock.watched.rows.merge` decides when it comes back.
 from __future__ import annotations
 
 import functools
+import logging
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 from weakref import WeakSet
 
 from sqlalchemy import event, inspect
-from sqlalchemy.orm import NO_VALUE, InstanceState, Mapper, Session, SessionTransaction
-from sqlalchemy.orm.attributes import instance_state
+from sqlalchemy.orm import (
+    NO_VALUE,
+    InstanceState,
+    Mapper,
+    Session,
+    SessionTransaction,
+    make_transient_to_detached,
+    object_session,
+)
+from sqlalchemy.orm.attributes import instance_state, set_committed_value
+from sqlalchemy.orm.collections import collection_adapter
 
 from optilock.mapped import Facts, Place, State, facts, place_of
 from optilock.mapping.original_values import any_compared, remember_values, values_unknown
@@ -45,6 +55,7 @@ from optilock.watched.rows.unknown_versions import (
 from optilock.watched.session.record import RECORD_KEY, SessionRecord
 from optilock.watched.session.values import Departure, Doubt, Point, PriorVersions
 
+_log = logging.getLogger("optilock")
 #: Instead of a version: the row was not written, and the object's values are stored.
 _STORED = object()
 #: Sessions that objects have left before the outcome.
@@ -324,3 +335,64 @@ def _left_by(state: State) -> Iterator[SessionRecord]:
     for record in list(_open):
         if any(state in states for states, _ in record.departed):
             yield record
+
+
+# -- a rollback that was none ----------------------------------------------------------------------
+
+
+def values_of(session: Session, *, flushed: bool) -> list[tuple[Any, dict[str, Any]]]:
+    """Return the objects of a session with their values, if COMMIT would not expire them.
+
+    Versions are left out of objects that are not ``flushed``: they are about to move.
+    """
+    if session.expire_on_commit:
+        return []
+    kept = []
+    for obj in session if flushed else session.identity_map.values():
+        values = dict(instance_state(obj).dict)
+        if not flushed:
+            values.pop(facts(inspect(obj).mapper).token or "", None)
+        kept.append((obj, values))
+    return kept
+
+
+def restore_values(kept: Collection[tuple[Any, dict[str, Any]]]) -> None:
+    """Let objects be as after a COMMIT, because the transaction was stored after all.
+
+    An object that cannot be restored is expired, and that is logged: the work is stored, and a
+    retry that is given an error would store it twice.
+    """
+    for restore in (_restore_columns, _restore_related):  # a dict of objects asks for their columns
+        for obj, values in kept:
+            try:
+                restore(obj, values)
+            except Exception:
+                _log.warning(_NOT_RESTORED, type(obj).__qualname__, exc_info=True)
+                session = object_session(obj)
+                if session is not None and instance_state(obj).persistent:
+                    session.expire(obj)
+
+
+def _restore_columns(obj: Any, values: dict[str, Any]) -> None:
+    state: State = instance_state(obj)
+    if state.key is None:
+        make_transient_to_detached(obj)
+    for name in values.keys() & state.mapper.column_attrs.keys():
+        set_committed_value(obj, name, values[name])
+
+
+def _restore_related(obj: Any, values: dict[str, Any]) -> None:
+    relationships = instance_state(obj).mapper.relationships
+    for name in values.keys() & relationships.keys():
+        value, its = values[name], relationships[name]
+        if its.lazy in ("dynamic", "write_only"):  # it holds no objects
+            continue
+        if its.uselist and value is not None:
+            value = list(collection_adapter(value))  # also of a dict, which would give its keys
+        set_committed_value(obj, name, value)
+
+
+_NOT_RESTORED = (
+    "the unit of work is stored, though COMMIT got no answer, and its object (%s) could not be"
+    " given its values again: it is expired, so read it before you edit it"
+)

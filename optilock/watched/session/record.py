@@ -55,6 +55,9 @@ class Owner(Protocol):
     def committing_now(self) -> None:
         """COMMIT begins."""
 
+    def savepoint_undone(self, savepoint: object) -> None:
+        """Note that a savepoint was rolled back."""
+
 
 class Ending(Protocol):
     """Sends the last writes of a transaction together with its end."""

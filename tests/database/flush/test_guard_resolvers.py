@@ -731,13 +731,13 @@ def test_a_relationship_shows_the_parent_that_is_stored(store, watched, other, s
 
 
 def test_a_refused_resolution_can_be_told_another_resolver(store, watched, other, refused, stored):
-    from optilock.watched import guard
+    from optilock.watched.session.record import options
 
     session, account = prepared(store, watched, merge_fields, 2)
     account.balance = 10
     other(Account, 0, balance=5)
     refused(session)
-    guard.options(session, on_conflict=client_wins)
+    options(session, on_conflict=client_wins)
 
     assert settled(session, account, stored)["balance"] == 10
 

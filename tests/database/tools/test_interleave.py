@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -140,6 +141,19 @@ def test_a_step_that_is_busy_elsewhere_is_not_blocked(sessions):
             step.blocked(timeout=0.1)
         go_on.set()
         step.result()
+
+
+@pytest.mark.needs("row-locks")
+def test_a_step_that_follows_one_that_has_waited_is_not_blocked(sessions):
+    """MariaDB answers with what was true when it was asked last, for a tenth of a second."""
+    with interleave(sessions, "alice", "bob") as (alice, bob):
+        alice.do(rename("Alice's"))
+        waiting = bob.start(rename_blindly("Bob's")).blocked()
+        alice.commit()
+        waiting.result()
+        step = bob.start(lambda session: time.sleep(0.1))
+        with pytest.raises(OutOfStep, match="was to wait for a lock, and has ended"):
+            step.blocked()
 
 
 def test_a_step_before_any_transaction_is_not_blocked(sessions):

@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, create_engine, select, text
+from sqlalchemy import Engine, create_engine, event, select, text, update
 from sqlalchemy.exc import DBAPIError, PendingRollbackError
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_async_engine
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sessionmaker
@@ -21,6 +21,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sess
 from optilock import Isolation, UnitOfWork, Versioned, is_transient, retry, unit_of_work, watch
 from optilock.asyncio import AsyncUnitOfWork
 from optilock.errors import CommitOutcomeUnknown
+from optilock.testing import Faults
 
 pytestmark = pytest.mark.engines("postgresql", "mariadb")
 
@@ -89,6 +90,42 @@ def dead_pool(database: Any, meters: Engine, size: int = 4) -> Engine:
 def count(engine: Engine) -> int | None:
     with Session(engine) as session:
         return session.scalar(select(Meter.count).where(Meter.id == 1))
+
+
+@pytest.mark.parametrize("how", ["flush", "flush with a listener", "statement"])
+def test_a_rollback_that_finds_no_server_hides_no_error(database, meters, how):
+    """The unit had ended in a deadlock, and is run again after it."""
+    engine = create_engine(database.url, **database.options)
+    sessions = sessionmaker(engine)
+    if how == "flush with a listener":
+        event.listen(sessions, "after_flush", lambda session, context: None)
+    runs = []
+
+    @event.listens_for(engine, "rollback")
+    def rollback(connection: Any) -> None:
+        if len(runs) == 1:
+            numbered = KILL[engine.dialect.name][0]
+            cursor = connection.connection.cursor()
+            if engine.dialect.name == "postgresql":
+                kill(meters, [connection.connection.driver_connection.info.backend_pid])
+            else:
+                cursor.execute(numbered)
+                kill(meters, [cursor.fetchone()[0]])
+            cursor.close()
+
+    @unit_of_work(sessions, attempts=2, wait_initial=0)
+    def write(session: Session) -> None:
+        runs.append(1)
+        if how == "statement":
+            session.execute(update(Meter).where(Meter.id == 1).values(count=1))
+        else:
+            session.get_one(Meter, 1).count += 1
+
+    with Faults(engine) as faults, faults.deadlock():
+        write()
+    engine.dispose()
+    assert len(runs) == 2
+    assert count(meters) == 1
 
 
 LEVELS = [None, *Isolation]

@@ -6,11 +6,16 @@ The longer forms are programs: ``python -m tests.deployments.galera.writers --se
 
 from __future__ import annotations
 
+from argparse import Namespace
+from pathlib import Path
+
 import pytest
 
 from tests.deployments.galera.cluster import Cluster
 from tests.deployments.galera.skews import rounds
 from tests.deployments.galera.writers import ROWS, START, Bare, Row, write
+from tests.history import appends
+from tests.history.load import Place, load, of_cluster, quiet
 
 
 def test_no_acknowledged_unit_is_lost_or_doubled_while_a_node_is_killed_and_comes_back(
@@ -36,3 +41,20 @@ def test_no_two_nodes_decide_on_what_the_other_one_changes(cluster: Cluster, how
 
 def test_a_lock_of_a_row_does_not_reach_the_other_node(cluster: Cluster) -> None:
     assert rounds(cluster, "lock", 20)["both"] > 0
+
+
+@pytest.mark.parametrize("broken", [None, "versions"])
+def test_histories_of_clients_on_all_nodes_lose_and_double_nothing(
+    cluster: Cluster, tmp_path: Path, broken: str | None
+) -> None:
+    """Under faults; and without versions they lose, which is the test of the test."""
+    made, plain = of_cluster(cluster, {"pool_size": 6})
+    appends.make(plain)
+    options = Namespace(way="units", broken=broken, exactly_once=False, clients=9, first=1)
+    options.seconds, options.faults = 4, broken is None
+    with quiet():
+        outcome = load(Place("galera", [*made], plain), options, tmp_path)
+    for engine in (*made, plain):
+        engine.dispose()
+    assert bool(outcome.broken["lost"]) is (broken is not None), str(outcome)
+    assert broken or not outcome.broken, str(outcome)

@@ -1,0 +1,49 @@
+"""The command ``optilock purge``. Exit codes: 0 done, 1 the database failed, 2 bad input."""
+
+from __future__ import annotations
+
+import sys
+from datetime import timedelta
+from typing import NoReturn
+
+import rich_click as click
+from sqlalchemy.exc import SQLAlchemyError
+
+from optilock.dialects.engines import engine_of, require_answer
+from optilock.errors import ConfigurationError, OptilockError
+from optilock.exactly_once.retention import purge as delete_old
+
+
+@click.command()
+@click.option("--url", required=True, help="The database, as SQLAlchemy writes it.")
+@click.option("--tokens", default=24.0, show_default=True, help="Hours to keep random tokens.")
+@click.option("--keys", default=30.0, show_default=True, help="Days to keep keys.")
+@click.option("--batch", default=1000, show_default=True, help="Rows a transaction.")
+@click.option("--batches", type=int, help="Transactions at most, for each kind.")
+def purge(url: str, tokens: float, keys: float, batch: int, batches: int | None) -> None:
+    """Delete old commit tokens and keys of units with exactly_once=.
+
+    After that, a call with a deleted key runs again.
+    """
+    try:
+        engine = engine_of(url)
+        try:
+            require_answer(engine)
+            deleted = delete_old(
+                engine, timedelta(hours=tokens), timedelta(days=keys), batch=batch, batches=batches
+            )
+        finally:
+            engine.dispose()
+    except ConfigurationError as error:
+        _end(2, str(error))
+    except OptilockError as error:
+        _end(1, str(error))
+    except SQLAlchemyError as error:
+        first_line = str(error).split("\n")[0]
+        _end(1, f"The database failed: {first_line}")
+    print(f"{deleted:,} old tokens and keys deleted.")
+
+
+def _end(code: int, why: str) -> NoReturn:
+    print(f"optilock purge: {why}", file=sys.stderr)
+    sys.exit(code)

@@ -1,0 +1,112 @@
+"""An ``Idempotency-Key`` as the key of a unit of work: a POST is done once, and answered again.
+
+::
+
+    @unit_of_work(SessionLocal, exactly_once=lambda once, order: once)
+    def place(session: Session, once: Once | None, order: dict[str, Any]) -> dict[str, Any]:
+        session.add(new := Order(**order))
+        session.flush()
+        return {"status_code": 201, "content": {"id": new.id}}
+
+    once = once_of("POST", "/orders", header, principal=user.id, of=order)
+    answer = place(once, order)         # sent again: the same answer, and no second order
+
+The frameworks' files take method, path and field from the request: ``once_of(request, ...)`` of
+:mod:`~optilock.web.starlette`, :mod:`~optilock.web.fastapi` and :mod:`~optilock.web.litestar`, and
+``Optilock.once`` of :mod:`~optilock.web.flask`.
+
+The key is bound to its principal: another principal with the same key sends another request. What
+must be the same each time is the method, the path with its query, ``of``, and the function of the
+unit. The answers are those of draft-ietf-httpapi-idempotency-key-header, as problem documents:
+
+======  ============================================================================
+status  when
+======  ============================================================================
+400     the field is missing where it is required, or cannot be read, or is too long
+409     a request with the key is being served (``KeyInUse``), with ``Retry-After``
+422     the key belongs to another request (``KeyReused``)
+======  ============================================================================
+
+The answer is stored as JSON with the unit. It is given again until the key is purged
+(:func:`optilock.exactly_once.purge`). A request that failed is not remembered: sent again, it runs.
+:class:`~optilock.entities.Idempotency` recognises a request by the version of the row that it wrote
+and needs no table; ``docs/frameworks.md`` compares both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+from optilock.entities.idempotency import client_key
+from optilock.errors import BadEntity, BadPrecondition
+from optilock.exactly_once import Once
+from optilock.exactly_once.keys import fingerprint_of
+
+__all__ = ["once_of", "once_of_scope"]
+
+
+def once_of(
+    method: str,
+    path: str,
+    header: str | None,
+    *,
+    principal: str,
+    of: Any,
+    wait: float | timedelta | None = 0,
+    required: bool = True,
+) -> Once | None:
+    """Return the key of a request, for ``exactly_once=``.
+
+    Args:
+        method: that of the request.
+        path: with the query.
+        header: the value of the field ``Idempotency-Key``; several lines are joined by a comma, and
+            refused. ``None`` if the client sent none.
+        principal: the sender as the server knows it: a user's id, not a name that the client gives.
+        of: the body that must be the same each time: its bytes, or plain values.
+        wait: seconds, or a timedelta, to wait for a request that has the key and is being served.
+            On SQLite each writer of the file is waited for: give it some seconds there.
+        required: ``False``: without the field the request has no key, and ``None`` is returned; a
+            decorated function with ``None`` as its key runs as with ``exactly_once=True``.
+
+    Raises:
+        BadPrecondition: the field is missing, or is not a String of RFC 9651 of 1 to 255
+            characters (400).
+        BadEntity: ``of`` is nested too deeply (400).
+        ConfigurationError: ``principal`` or ``wait`` cannot work, or ``of`` is no plain value.
+    """
+    key = client_key(header)
+    if key is None:
+        if required:
+            raise _missing()
+        return None
+    try:
+        request = fingerprint_of(f"{method} {path}", of)
+    except RecursionError:
+        raise BadEntity(
+            "The body of a request with an Idempotency-Key is nested too deeply. Nothing was sent.",
+            detail="A value that was sent is nested too deeply.",
+        ) from None
+    return Once((principal, key), of=request, wait=wait)
+
+
+def once_of_scope(scope: Mapping[str, Any], **rules: Any) -> Once | None:
+    """Return the key of an ASGI request; ``rules`` are the keyword arguments of :func:`once_of`."""
+    lines = [value.decode("latin-1") for name, value in scope["headers"] if name.lower() == _FIELD]
+    path = f"{scope['path']}?{scope.get('query_string', b'').decode('latin-1')}"
+    return once_of(scope["method"], path, ", ".join(lines) if lines else None, **rules)
+
+
+_FIELD = b"idempotency-key"
+
+
+def _missing() -> BadPrecondition:
+    error = BadPrecondition(
+        "The request has no Idempotency-Key, and what it asks for is done once for each key. Send a"
+        " new random UUID with each new request, in two quotes, and the same one with a request"
+        " that you send again. Nothing was stored."
+    )
+    error.detail = str(error)
+    return error

@@ -1,0 +1,1 @@
+"""docs/guarantees.md: which anomalies are possible, by engine, isolation level and protection."""

@@ -1,0 +1,112 @@
+"""The dependencies of the library and of its extras, audited without a network."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterable
+from importlib.metadata import Distribution, PackageNotFoundError, distribution
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+EXTRAS: dict[str, list[str]] = PROJECT["optional-dependencies"]
+ALL = [*PROJECT["dependencies"], *(one for extra in EXTRAS.values() for one in extra)]
+
+PERMISSIVE = re.compile(
+    r"\b(MIT(-CMU)?|BSD|0BSD|Apache|ISC|Zlib|ZPL|Zope|PSF|Python Software Foundation|Kiwi)\b", re.I
+)
+#: Dependencies of extras alone: their licence asks something of those who change them.
+WEAK_COPYLEFT = {
+    "certifi": "MPL-2.0",
+    "hypothesis": "MPL-2.0",
+    "pathspec": "MPL-2.0",
+    "psycopg": "LGPL-3.0",
+    "psycopg-binary": "LGPL-3.0",
+}
+#: Their metadata name no licence; the files of the distribution do.
+BY_FILE = {"peewee": "MIT"}
+
+
+def installed(requirements: Iterable[str]) -> dict[str, Distribution]:
+    """Return the installed distributions that these need, by name; others are left out."""
+    found: dict[str, Distribution] = {}
+    todo, done = [Requirement(one) for one in requirements], set()
+    while todo:
+        one = todo.pop()
+        name, extras = canonicalize_name(one.name), one.extras or {""}
+        if (name, *sorted(extras)) in done:
+            continue
+        done.add((name, *sorted(extras)))
+        if name == "optilock":
+            todo += [Requirement(text) for extra in one.extras for text in EXTRAS[extra]]
+            continue
+        try:
+            found[name] = distribution(name)
+        except PackageNotFoundError:
+            continue
+        for text in found[name].requires or ():
+            needed = Requirement(text)
+            marker = needed.marker
+            if marker is None or any(marker.evaluate({"extra": extra}) for extra in extras):
+                todo.append(needed)
+    return found
+
+
+def licence(of: Distribution) -> str:
+    """Return what the metadata say; the first line of a whole text is enough."""
+    data = of.metadata
+    classifiers = [one for one in data.get_all("Classifier", []) if one.startswith("License ::")]
+    plain = (data.get("License") or "").strip().partition("\n")[0]
+    return " ".join([data.get("License-Expression") or "", plain, *classifiers]).strip()
+
+
+def test_the_library_itself_needs_permissive_licences_alone() -> None:
+    needed = installed(PROJECT["dependencies"])
+    assert {"sqlalchemy", "tenacity"} <= needed.keys()
+    wrong = {name: licence(one) for name, one in needed.items() if not _is_permissive(one)}
+    assert wrong == {}
+
+
+def test_extras_need_permissive_licences_and_the_named_others() -> None:
+    needed = installed(ALL)
+    named = WEAK_COPYLEFT.keys() | BY_FILE.keys()
+    wrong = {
+        name: licence(one)
+        for name, one in needed.items()
+        if not _is_permissive(one) and name not in named
+    }
+    assert wrong == {}
+    for name in WEAK_COPYLEFT.keys() & needed.keys():
+        assert WEAK_COPYLEFT[name][:3] in licence(needed[name])
+
+
+def _is_permissive(one: Distribution) -> bool:
+    text = licence(one)
+    return bool(PERMISSIVE.search(text)) and not re.search(r"GPL|MPL|SSPL|BUSL|Commons", text)
+
+
+@pytest.mark.parametrize("text", sorted({*ALL}))
+def test_a_requirement_has_a_lower_bound_and_no_exact_version(text: str) -> None:
+    """An exact version would keep security fixes of a dependency away from users."""
+    one = Requirement(text)
+    operators = {each.operator for each in one.specifier}
+    assert operators <= {">=", "<"}
+    assert ">=" in operators or one.name == "optilock" or one.extras
+
+
+def test_what_fits_together_is_checked() -> None:
+    assert "python -m pip check" in (ROOT / ".ci" / "run").read_text()
+
+
+def test_each_test_that_security_md_links_to_is_there() -> None:
+    text = (ROOT / "SECURITY.md").read_text()
+    links = re.findall(r"\]\((tests/[\w/.]+)(?: \"(\w+)\")?\)", text)
+    assert len(links) > 15
+    for path, name in links:
+        assert not name or f"def {name}(" in (ROOT / path).read_text(), (path, name)
+        assert (ROOT / path).is_file()
