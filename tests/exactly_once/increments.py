@@ -65,7 +65,9 @@ def run(
     """
     prepare(direct)
     name, asynchronous = DRIVERS[driver]
-    line = CommitCutter((through or direct.url).set(drivername=name), choose, **cutter)
+    url = (through or direct.url).set(drivername=name)
+    url = url.difference_update_query(["ssl_disabled"])  # asyncmy has no such option
+    line = CommitCutter(url, choose, **cutter)
     bodies: list[int] = []
     try:
         with _question(mode):
