@@ -192,7 +192,7 @@ _NO_TABLE = (
     ' migrations up to 0005, or in one of your own op.create_optilock_tables("commit_tokens",'
     " revision=2), or, where the table is there already,"
     ' op.upgrade_optilock_tables("commit_tokens", to=2). The user needs SELECT, INSERT, UPDATE and'
-    " DELETE. Nothing of this unit was sent."
+    " DELETE. Nothing was stored by this call."
 )
 _NO_DATABASE = (
     "exactly_once= works on PostgreSQL, MariaDB and SQLite: optilock knows of no INSERT for this"

@@ -21,14 +21,17 @@ import secrets
 import threading
 import time
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection, Engine
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import scoped_session, sessionmaker
 from sqlalchemy.pool import SingletonThreadPool, StaticPool
 from sqlalchemy.util import await_only, greenlet_spawn
 
 from optilock.dialects import database_of
+from optilock.dialects.causes import Cause
 from optilock.dialects.commit_tokens import FENCE, RANDOM, StoredToken
 from optilock.dialects.locks import Wait
 from optilock.errors import CommitOutcomeUnknown, ConfigurationError
@@ -74,6 +77,7 @@ def ask_for(
     Raises:
         Unanswered: no server could be asked in time.
         TooOld: a token that may be purged is not there.
+        ConfigurationError: there is no table of tokens.
     """
     patience = PATIENCE if patience is None else patience
     end = time.monotonic() + patience
@@ -120,12 +124,22 @@ def _ask_until(engine: Engine, token: str, end: float, purged: bool) -> StoredTo
         except TooOld:
             raise
         except Exception as error:
+            _require_table(engine, error)
             left = end - time.monotonic()
             if left <= 0:
                 raise Unanswered from error
             _log.debug("a question about a COMMIT has failed; it is asked again", exc_info=True)
         _sleep(engine, min(pause, left))
         pause = min(2 * pause, _PAUSE)
+
+
+def _require_table(engine: Engine, error: Exception) -> None:
+    """Raise ``ConfigurationError`` if no later question can be answered: there is no table."""
+    database = database_of(engine.dialect)
+    if not isinstance(error, DBAPIError) or database.classify(error) is not Cause.OTHER:
+        return
+    with suppress(DBAPIError), engine.connect() as connection:
+        database.commit_tokens().require_table(connection)
 
 
 def _ask_once(engine: Engine, token: str, seconds: float, purged: bool) -> StoredToken | None:
@@ -177,7 +191,8 @@ def committed(sessions: SyncSessions, token: str) -> bool:
     Raises:
         CommitOutcomeUnknown: the database could not be asked within ten seconds.
         ConfigurationError: it is no token, or there is no such token and it is older than 23 hours;
-            a key was not done; or ``sessions`` names no engine, or several.
+            a key was not done; there is no table of tokens; or ``sessions`` names no engine, or
+            several.
     """
     return _committed(engine_of_tokens(sessions, "committed", is_async=False), token)
 

@@ -172,7 +172,7 @@ class TokenOfUnit:
         assert self._engine is not None
         try:
             stored = ask_for(self._engine, self.token)
-        except Unanswered:
+        except (Unanswered, ConfigurationError):
             raise unknown_outcome(what, self.token) from error
         except BaseException as interrupt:
             interrupt.add_note(note_of(self.token))

@@ -67,19 +67,31 @@ class Membership:
                 " new one for each (or decorate a function with unit_of_work)."
             )
         self._used = True
-        if self._options.independent or not running_units.inside_unit():
+        if not running_units.inside_unit():
             return None
-        outer = running_units.find_unit(self._sessions, OwnTransaction)
-        if outer is None:
-            if not self._options.read_only:  # it would wait for no row
+        outer = None
+        if not self._options.independent:
+            outer = running_units.find_unit(self._sessions, OwnTransaction)
+            if outer is None and not self._options.read_only:  # it would wait for no row
                 warn_of_enclosing_units(self._sessions)
-        else:
+        if self._call is not None:
+            self._require_own_key(self._call, outer)
+        if outer is not None:
             self._options.require_room_in(outer.options)
             if self._options.exactly_once and self._call is None and outer.token is None:
                 raise ConfigurationError(_NO_COMMIT)
-            if self._call and any(one.token == self._call.token for one in outer.calls):
-                raise ConfigurationError(_SAME_KEY)
         return outer
+
+    def _require_own_key(self, call: KeyedCall, outer: OwnTransaction | None) -> None:
+        """Refuse the key of a unit around this one, for whose end this one would wait."""
+        for running in running_units.units_here():
+            unit: Any = running.unit
+            if not any(one.token == call.token for one in unit.calls):
+                continue
+            if unit is outer:
+                raise ConfigurationError(_SAME_KEY)
+            if call.wait is None and _share_database(self._sessions, running.key):
+                raise ConfigurationError(_KEY_AROUND)
 
     def _join(self, outer: OwnTransaction) -> Transaction:
         place = SavepointPlace if self._options.savepoint else JoinedPlace
@@ -121,11 +133,8 @@ class Membership:
 
 def warn_of_enclosing_units(sessions: Any) -> None:
     """Warn if a unit on other sessions of the same database runs here already."""
-    around = [one for one in running_units.keys_of_units() if one is not sessions]
-    if not around:
-        return
-    ours, theirs = binds_of_sessions(sessions), [b for s in around for b in binds_of_sessions(s)]
-    if any(_same_database(one, other) for one in ours for other in theirs):
+    around = [one.key for one in running_units.units_here() if one.key is not sessions]
+    if any(_share_database(sessions, one) for one in around):
         warnings.warn(
             "this unit of work does not join the one that runs already, because it was opened on"
             " other sessions of the same database: it commits on its own, and where both write a"
@@ -134,6 +143,12 @@ def warn_of_enclosing_units(sessions: Any) -> None:
             SeparateUnitWarning,
             stacklevel=level_of_caller(),
         )
+
+
+def _share_database(sessions: Any, around: Any) -> bool:
+    """Return whether units on these sessions would be two transactions of one database."""
+    ours, theirs = binds_of_sessions(sessions), binds_of_sessions(around)
+    return any(_same_database(one, other) for one in ours for other in theirs)
 
 
 def _same_database(one: Engine | Connection, other: Engine | Connection) -> bool:
@@ -241,6 +256,11 @@ class SavepointPlace:
 _SAME_KEY = (
     "this unit has the key of a unit that is open around it, under which nothing is stored yet:"
     " give it a key of its own, or none to join without one."
+)
+_KEY_AROUND = (
+    "this unit has the key of a unit that is open around it, in a transaction of its own, which"
+    " would wait for ever: the unit around it ends only after this one. Give it a key of its own,"
+    " or exactly_once=Once(key, wait=seconds). Nothing of this unit was sent."
 )
 _NO_COMMIT = (
     "exactly_once=True finds out what became of a unit's own COMMIT, and this unit joins one that"

@@ -69,20 +69,21 @@ def leave_unit(running: RunningUnit) -> None:
 
 def find_unit(key: object, kind: type[U]) -> U | None:
     """Return the innermost unit of this ``kind`` that runs here on ``key``."""
-    for running in reversed(_ours()):
+    for running in reversed(units_here()):
         if running.key is key and isinstance(running.unit, kind):
             return running.unit
     return None
 
 
-def keys_of_units() -> list[object]:
-    """Return the keys of the units that run here, the outermost first."""
-    return [running.key for running in _ours()]
+def units_here() -> list[RunningUnit]:
+    """Return the units that run here, the outermost first."""
+    here = _here()
+    return [one for one in _units.get() if one.unit is not None and one.owner is here]
 
 
 def inside_unit() -> bool:
     """Return whether a unit of work runs here, on any sessions."""
-    return any(map(_unit_of, _units.get())) and bool(_ours())
+    return any(map(_unit_of, _units.get())) and bool(units_here())
 
 
 @contextmanager
@@ -128,11 +129,6 @@ def attempt_number() -> int:
     """
     attempt = current_attempt()
     return 1 if attempt is None else attempt.number
-
-
-def _ours() -> list[RunningUnit]:
-    here = _here()
-    return [one for one in _units.get() if one.unit is not None and one.owner is here]
 
 
 def _here() -> object:

@@ -1,15 +1,16 @@
-"""A request that a client sends again, because the answer was lost after COMMIT."""
+"""Work that is done again, by a client or the server, because COMMIT's answer was lost."""
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from sqlalchemy import Engine, Uuid, delete, func, insert, select
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy import Engine, Uuid, create_engine, delete, func, insert, select
+from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.orm import Mapped, Session, mapped_column, sessionmaker
 
 from optilock import (
@@ -20,8 +21,12 @@ from optilock import (
     etag_of,
     expect,
     serializable,
+    unit_of_work,
 )
 from optilock.entities import Idempotency
+from optilock.errors import CommitOutcomeUnknown
+from optilock.tables.names import commit_tokens
+from optilock.testing import Faults
 from optilock.tokens import Unique
 from tests.guarantees.outcomes import POSSIBLE, PREVENTED
 from tests.guarantees.rows import Base, PlainRow, VersionedRow, fill, stored
@@ -69,6 +74,47 @@ def _serializable(engine: Engine) -> Any:
     return serializable(sessionmaker(engine))
 
 
+@contextmanager
+def _losing_the_answer(engine: Engine) -> Iterator[Engine]:
+    """An engine whose first COMMIT is carried out, and its answer lost."""
+    other = create_engine(engine.url)
+    with Faults(other) as faults:
+        faults.commit_lost(stored=True)
+        yield other
+    other.dispose()
+
+
+def _add_again(engine: Engine) -> bool:
+    """The server's own loop around a session."""
+    fill(engine, PlainRow)
+    with _losing_the_answer(engine) as other:
+        for _ in range(2):
+            with suppress(DBAPIError):
+                with _plain(other) as session:
+                    session.get_one(PlainRow, 1).value += 1
+                break
+    return stored(engine, PlainRow)[1] == 12
+
+
+def _add_once(once: bool | str, engine: Engine) -> bool:
+    """A decorated function, which a client with a key asks for a second time."""
+    fill(engine, VersionedRow)
+    commit_tokens.drop(engine, checkfirst=True)
+    commit_tokens.create(engine)
+
+    def add(session: Session) -> None:
+        session.get_one(VersionedRow, 1).value += 1
+
+    try:
+        with _losing_the_answer(engine) as other:
+            unit_of_work(sessionmaker(other), exactly_once=once)(add)()
+        if isinstance(once, str):
+            unit_of_work(sessionmaker(engine), exactly_once=once)(add)()
+    finally:
+        commit_tokens.drop(engine)
+    return stored(engine, VersionedRow)[1] == 12
+
+
 def _expected(engine: Engine) -> bool:
     fill(engine, VersionedRow)
     with _unit(engine) as session:
@@ -112,6 +158,16 @@ REQUESTS = {
         "add 1", "`serializable`", partial(_add_one, _serializable, VersionedRow)
     ),
     "add-etag": Request("add 1", "`expect` with the client's ETag", _expected),
+    "again-nothing": Request("add 1, COMMIT's answer lost", "nothing, run again", _add_again),
+    "again-version": Request(
+        "add 1, COMMIT's answer lost", "`unit_of_work`", partial(_add_once, False)
+    ),
+    "again-once": Request(
+        "add 1, COMMIT's answer lost", "`exactly_once=True`", partial(_add_once, True)
+    ),
+    "again-key": Request(
+        "add 1, both answers lost", "`exactly_once=key`", partial(_add_once, "order-7")
+    ),
     "pay-nothing": Request("insert a payment", "version", partial(_pay, _pay_again)),
     "pay-key": Request(
         "insert a payment", "primary key of the client", partial(_pay, _pay_under_the_clients_key)
@@ -128,5 +184,5 @@ def outcomes_of_requests(engine: Engine) -> tuple[str, ...]:
 def _outcome(trial: Trial, engine: Engine) -> str:
     try:
         return POSSIBLE if trial(engine) else PREVENTED
-    except (PreconditionFailed, IntegrityError) as error:
+    except (CommitOutcomeUnknown, PreconditionFailed, IntegrityError) as error:
         return f"`{type(error).__name__}`"

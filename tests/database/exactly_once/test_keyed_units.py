@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import warnings
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from enum import Enum
@@ -22,6 +23,7 @@ from optilock import (
     serializable,
     unit_of_work,
 )
+from optilock.errors import SeparateUnitWarning
 from optilock.exactly_once import AlreadyDone, KeyInUse, KeyReused, Once, committed
 from tests.support.ids import told
 from tests.support.models import Account
@@ -219,6 +221,24 @@ def test_a_key_in_an_open_transaction_is_in_use_after_the_wait(counter, database
             assert connection.scalar(ask) == limit  # the wait was for the key alone
     assert refused.value.status == 409
     second.dispose()
+
+
+@pytest.mark.parametrize("independent", [True, False])
+def test_a_unit_of_its_own_does_not_wait_for_the_key_of_the_unit_around_it(
+    counter, database, balance, independent
+):
+    other = database.engine()
+    sessions = counter if independent else other
+    with UnitOfWork(counter, exactly_once="k") as session:
+        increase(session)
+        with (
+            warnings.catch_warnings(action="ignore", category=SeparateUnitWarning),
+            pytest.raises(ConfigurationError, match="would wait for ever"),
+            UnitOfWork(sessions, exactly_once="k", independent=independent),
+        ):
+            pass
+    assert balance() == 1
+    other.dispose()
 
 
 @pytest.mark.engines("sqlite-wal")

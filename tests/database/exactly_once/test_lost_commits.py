@@ -175,6 +175,13 @@ def test_a_token_that_may_be_purged_is_not_taken_for_one_that_never_was(counter,
     assert {*tokens()} == {fenced, stored, young}
 
 
+def test_a_database_without_the_table_is_refused_at_once(engine, monkeypatch):
+    monkeypatch.setattr(questions, "_sleep", None)  # so nothing is asked a second time
+    for token in (f"~{time.time_ns() // 1_000_000:012x}{'0' * 20}", "k"):
+        with pytest.raises(ConfigurationError, match="optilock_commit_tokens with"):
+            committed(engine, token)
+
+
 @pytest.mark.parametrize("token", ["", "x" * 201, None, 7, "~no time at all"])
 def test_what_is_no_token_is_refused(engine, token):
     with pytest.raises(ConfigurationError, match="token"):
