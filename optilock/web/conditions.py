@@ -336,24 +336,33 @@ ANSWERS: Final[Mapping[int, str]] = {
     404: "There is nothing here.",
     409: "Somebody else was first, or it is there already.",
     412: "It is in another version.",
+    422: "The Idempotency-Key belongs to another request.",
     428: "A condition is needed.",
 }
 
 
-def error_statuses(method: str) -> tuple[int, ...]:
-    """Return the statuses other than 2xx that a request of this method may get."""
+def error_statuses(method: str, *, keyed: bool = False) -> tuple[int, ...]:
+    """Return the statuses other than 2xx that a request of this method may get.
+
+    ``keyed``: it has an ``Idempotency-Key`` (:mod:`optilock.web.keys`), and no condition.
+    """
+    if keyed:
+        return (400, 404, 409, 422)
     return (304, 400, 404, 412) if method.upper() in _READS else (400, 404, 409, 412, 428)
 
 
-def openapi_responses(method: str, success: int) -> dict[int | str, dict[str, Any]]:
+def openapi_responses(
+    method: str, success: int, *, keyed: bool = False
+) -> dict[int | str, dict[str, Any]]:
     """Return the responses of an operation, by status, for an OpenAPI document.
 
-    The answer ``success`` has an ETag, unless the operation is a DELETE::
+    The answer ``success`` has an ETag, unless the operation is a DELETE or ``keyed``::
 
         openapi_responses("PUT", 204)[412]["content"]    # {"application/problem+json": ...}
     """
-    found: dict[int | str, dict[str, Any]] = {one: _answer(one) for one in error_statuses(method)}
-    if method.upper() != "DELETE":
+    statuses = error_statuses(method, keyed=keyed)
+    found: dict[int | str, dict[str, Any]] = {one: _answer(one) for one in statuses}
+    if method.upper() != "DELETE" and not keyed:
         found[success] = {"description": "Done.", "headers": _etag()}
     return found
 

@@ -293,9 +293,14 @@ def _reads_conditions(dependant: Dependant) -> bool:
 # -- OpenAPI ---------------------------------------------------------------------------------------
 
 
-def responses(method: str, *, status_code: int = 200) -> dict[int | str, dict[str, Any]]:
+def responses(
+    method: str, *, status_code: int = 200, keyed: bool = False
+) -> dict[int | str, dict[str, Any]]:
     """Return the further answers of a route, for ``@app.put(..., responses=responses("PUT"))``.
 
-    ``status_code`` is that of the route, whose answer has an ETag.
+    Args:
+        method: that of the route.
+        status_code: that of the route, whose answer has an ETag.
+        keyed: the route calls :func:`once_of`, so that another answer is 422, and no ETag is named.
     """
-    return openapi_responses(method, status_code)
+    return openapi_responses(method, status_code, keyed=keyed)

@@ -35,16 +35,15 @@ and needs no table; ``docs/frameworks.md`` compares both.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import timedelta
-from typing import Any
+from typing import Any, Protocol
 
 from optilock.entities.idempotency import client_key
 from optilock.errors import BadEntity, BadPrecondition
 from optilock.exactly_once import Once
 from optilock.exactly_once.keys import fingerprint_of
 
-__all__ = ["once_of", "once_of_scope"]
+__all__ = ["AsgiRequest", "once_of", "once_of_request"]
 
 
 def once_of(
@@ -92,11 +91,35 @@ def once_of(
     return Once((principal, key), of=request, wait=wait)
 
 
-def once_of_scope(scope: Mapping[str, Any], **rules: Any) -> Once | None:
-    """Return the key of an ASGI request; ``rules`` are the keyword arguments of :func:`once_of`."""
+class AsgiRequest(Protocol):
+    """A request of Starlette, FastAPI or Litestar."""
+
+    @property
+    def scope(self) -> Any: ...
+
+
+def once_of_request(
+    request: AsgiRequest,
+    *,
+    principal: str,
+    of: Any,
+    wait: float | timedelta | None = 0,
+    required: bool = True,
+) -> Once | None:
+    """Return the key of a request, for ``exactly_once=``: same arguments as :func:`once_of`.
+
+    Raises:
+        BadPrecondition: the request has no ``Idempotency-Key``, or one that cannot be read (400).
+        BadEntity: ``of`` is nested too deeply (400).
+        ConfigurationError: ``principal`` or ``wait`` cannot work, or ``of`` is no plain value.
+    """
+    scope = request.scope
     lines = [value.decode("latin-1") for name, value in scope["headers"] if name.lower() == _FIELD]
     path = f"{scope['path']}?{scope.get('query_string', b'').decode('latin-1')}"
-    return once_of(scope["method"], path, ", ".join(lines) if lines else None, **rules)
+    header = ", ".join(lines) if lines else None
+    return once_of(
+        scope["method"], path, header, principal=principal, of=of, wait=wait, required=required
+    )
 
 
 _FIELD = b"idempotency-key"

@@ -35,12 +35,10 @@ before the answer is sent, so that a conflict at COMMIT is an answer. Nothing ru
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import timedelta
 from typing import Annotated, Any
 
 from optilock.conditions.request import serving
 from optilock.dialects import unwrapped_errors
-from optilock.exactly_once import Once
 from optilock.preconditions.entity_tags import PLAIN, ETags
 from optilock.web.conditions import (
     ANSWERS,
@@ -53,7 +51,7 @@ from optilock.web.conditions import (
     error_statuses,
 )
 from optilock.web.conditions import Conditions as _Conditions
-from optilock.web.keys import once_of_scope
+from optilock.web.keys import once_of_request as once_of
 from optilock.web.problems import ERRORS, MEDIA_TYPE, OF_VALUES, problem_of
 from optilock.web.units import extra, session_of_request
 
@@ -230,24 +228,6 @@ def unit(sessions: Any, **options: Any) -> Provide:
     return Provide(session_of_request(sessions, options))
 
 
-def once_of(
-    request: Request[Any, Any, Any],
-    *,
-    principal: str,
-    of: Any,
-    wait: float | timedelta | None = 0,
-    required: bool = True,
-) -> Once | None:
-    """Return the key of a request, for ``exactly_once=``: :func:`optilock.web.keys.once_of`.
-
-    Raises:
-        BadPrecondition: the request has no ``Idempotency-Key``, or one that cannot be read (400).
-        BadEntity: ``of`` is nested too deeply (400).
-    """
-    scope = request.scope
-    return once_of_scope(scope, principal=principal, of=of, wait=wait, required=required)
-
-
 # -- answers ---------------------------------------------------------------------------------------
 
 
@@ -256,8 +236,11 @@ def not_modified(etag: str | None) -> Response[None]:
     return Response(None, status_code=304, headers={} if etag is None else {"ETag": etag})
 
 
-def responses(method: str) -> dict[int, ResponseSpec]:
-    """Return the further answers of a handler, for ``@put(..., responses=responses("PUT"))``."""
+def responses(method: str, *, keyed: bool = False) -> dict[int, ResponseSpec]:
+    """Return the further answers of a handler, for ``@put(..., responses=responses("PUT"))``.
+
+    ``keyed``: the handler calls :func:`once_of`.
+    """
     return {
         status: ResponseSpec(
             data_container=None if status == 304 else ProblemDocument,
@@ -265,7 +248,7 @@ def responses(method: str) -> dict[int, ResponseSpec]:
             media_type=MEDIA_TYPE,
             generate_examples=False,
         )
-        for status in error_statuses(method)
+        for status in error_statuses(method, keyed=keyed)
     }
 
 

@@ -29,16 +29,13 @@ are no ASCII.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from datetime import timedelta
-from typing import Any
 
 from optilock.conditions.request import Request as Served
 from optilock.conditions.request import serving
 from optilock.dialects import unwrapped_errors
-from optilock.exactly_once import Once
 from optilock.preconditions.entity_tags import PLAIN, ETags
 from optilock.web.conditions import STRICT, Conditions, Policy
-from optilock.web.keys import once_of_scope
+from optilock.web.keys import once_of_request as once_of
 from optilock.web.problems import ERRORS, MEDIA_TYPE, OF_VALUES, Problem, problem_of
 from optilock.web.units import extra
 
@@ -99,24 +96,6 @@ def conditions_of(request: Request, *, etags: Tags = PLAIN, policy: Policy = STR
 
 def _tags(etags: Tags, request: Request) -> ETags:
     return etags if isinstance(etags, ETags) else etags(request)
-
-
-def once_of(
-    request: Request,
-    *,
-    principal: str,
-    of: Any,
-    wait: float | timedelta | None = 0,
-    required: bool = True,
-) -> Once | None:
-    """Return the key of a request, for ``exactly_once=``: :func:`optilock.web.keys.once_of`.
-
-    Raises:
-        BadPrecondition: the request has no ``Idempotency-Key``, or one that cannot be read (400).
-        BadEntity: ``of`` is nested too deeply (400).
-    """
-    scope = request.scope
-    return once_of_scope(scope, principal=principal, of=of, wait=wait, required=required)
 
 
 def not_modified(etag: str | None) -> Response:

@@ -53,6 +53,7 @@ from optilock.shares import (
     ReadOnlyName,
     SharingViolation,
 )
+from optilock.web import fastapi, litestar
 from optilock.web.conditions import Conditions, ProblemDocument, openapi_responses
 from optilock.web.problems import Problem, problem_of
 
@@ -378,3 +379,13 @@ def test_what_openapi_says_of_a_document_has_every_member_that_one_can_have() ->
     members = {name for problem in found if problem is not None for name in problem.body}
     (media,) = openapi_responses("PUT", 200)[412]["content"].values()
     assert set(media["schema"]["properties"]) == members == set(ProblemDocument.__annotations__)
+
+
+def test_openapi_names_the_answers_of_a_route_with_an_idempotency_key() -> None:
+    errors = [BadPrecondition("no key"), KeyInUse("k"), KeyReused("k"), NotFound(Page, (1,))]
+    found = [problem_of(error) for error in errors]
+    statuses = {problem.status for problem in found if problem is not None}
+    assert set(openapi_responses("POST", 201, keyed=True)) == statuses == {400, 404, 409, 422}
+    assert set(fastapi.responses("POST", status_code=201, keyed=True)) == statuses
+    assert set(litestar.responses("POST", keyed=True)) == statuses
+    assert 422 not in {*fastapi.responses("POST"), *litestar.responses("POST")}
