@@ -32,7 +32,7 @@ from sqlalchemy.sql.schema import RETAIN_SCHEMA
 from optilock.dialects.causes import Cause
 from optilock.dialects.locks import Wait
 from optilock.dialects.rows import execute_unguarded
-from optilock.dialects.values import quote_table
+from optilock.dialects.values import quoted_name
 from optilock.errors import ConfigurationError
 from optilock.tables.names import commit_tokens
 from optilock.tokens.sql_functions import DatabaseFunction, StatementTime, add_milliseconds
@@ -84,8 +84,7 @@ def _of(connection: Connection) -> _InSchema:
 
 def name_of_table(connection: Connection) -> str:
     """Return the quoted name of that table with its schema."""
-    dialect = connection.dialect
-    return quote_table(dialect, commit_tokens.name, dialect.default_schema_name)
+    return quoted_name(connection.dialect, _of(connection).table)
 
 
 class _Asked(Protocol):

@@ -137,8 +137,12 @@ def quote_name(dialect: sa.Dialect, name: str) -> str:
 
 def quote_table(dialect: sa.Dialect, table: str, schema: str | None) -> str:
     """A table's name, with its schema."""
-    named = sa.Table(table, sa.MetaData(), schema=schema)
-    return single_percents(dialect, dialect.identifier_preparer.format_table(named))
+    return quoted_name(dialect, sa.Table(table, sa.MetaData(), schema=schema))
+
+
+def quoted_name(dialect: sa.Dialect, table: sa.Table) -> str:
+    """The name of a table that is there, with its schema: much faster than :func:`quote_table`."""
+    return single_percents(dialect, dialect.identifier_preparer.format_table(table))
 
 
 def sql_literal(text: str) -> str:
