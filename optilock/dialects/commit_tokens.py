@@ -27,6 +27,7 @@ from sqlalchemy import (
     select,
 )
 from sqlalchemy.exc import DBAPIError
+from sqlalchemy.sql.dml import ReturningInsert
 from sqlalchemy.sql.schema import RETAIN_SCHEMA
 
 from optilock.dialects.causes import Cause
@@ -57,6 +58,8 @@ class _InSchema:
         table = commit_tokens.to_metadata(MetaData(), schema=schema or RETAIN_SCHEMA)
         self.table, self.columns = table, table.c
         self.insert = insert(table)
+        #: By the class of the database: the INSERT that returns a row if there was none.
+        self.insert_unless: dict[object, ReturningInsert[Any]] = {}
         self.result = (
             table.update()
             .where(table.c.token == bindparam("of"))
@@ -122,14 +125,16 @@ class CommitTokens:
 
         It waits for a transaction that has inserted it and has not ended, for so long at most.
         """
-        table = _of(connection).table
-        statement = self.database.insert_unless(table)
+        made, kind = _of(connection), type(self.database)
+        statement = made.insert_unless.get(kind)
         if statement is None:
-            raise ConfigurationError(_NO_DATABASE)
+            plain = self.database.insert_unless(made.table)
+            if plain is None:
+                raise ConfigurationError(_NO_DATABASE)
+            statement = made.insert_unless[kind] = plain.returning(made.columns.token)
         row = {"token": token, "fingerprint": fingerprint}
         with self.database.waiting(connection, wait or Wait()):
-            answer = execute_unguarded(connection, statement.returning(table.c.token), row)
-            return answer.first() is not None
+            return execute_unguarded(connection, statement, row).first() is not None
 
     def read(self, connection: Connection, token: str) -> StoredToken | None:
         """Return the row of the token."""
