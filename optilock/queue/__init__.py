@@ -24,6 +24,7 @@ waiters             objects that wait for messages
 worker              a loop that calls a function with each message
 worker_state        the messages that a worker holds, its options, and its log
 messages            messages, drafts and receipts; checks of arguments
+failures            the error of a handler, read once
 errors              the errors of a queue
 =================== ================================================================================
 

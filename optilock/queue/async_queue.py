@@ -16,6 +16,7 @@ from optilock.dialects.queue_sql import Messages
 from optilock.errors import ConfigurationError, describe
 from optilock.queue.base import Calls
 from optilock.queue.connections import AUTOCOMMIT, KeptConnections, Work
+from optilock.queue.failures import Failure, failure_of
 from optilock.queue.messages import Message
 from optilock.queue.waiters import Ear, ListeningLoop, PollingLoop
 from optilock.queue.worker import WorkerLoop
@@ -192,7 +193,7 @@ class AsyncWorker(WorkerLoop):
     ) -> None:
         super().__init__(queue, handler, sessions, settings)
         self._lock = asyncio.Lock()
-        self._tasks: dict[asyncio.Task[None], Message] = {}
+        self._tasks: dict[asyncio.Task[Failure | None], Message] = {}
 
     async def run(self) -> None:
         """Work until it is stopped, or cancelled: then handlers are cancelled, too."""
@@ -234,8 +235,9 @@ class AsyncWorker(WorkerLoop):
             await asyncio.wait(self._tasks, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         for task in [task for task in self._tasks if task.done()]:
             message = self._tasks.pop(task)
-            error = asyncio.CancelledError() if task.cancelled() else task.exception()
-            await self._finished(message, error)
+            cancelled = task.cancelled()  # before it began
+            failure = failure_of(asyncio.CancelledError()) if cancelled else task.result()
+            await self._finished(message, failure)
 
     async def _abandon(self) -> None:
         for task in self._tasks:
@@ -243,9 +245,17 @@ class AsyncWorker(WorkerLoop):
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def _begin(self, message: Message) -> None:
-        task = asyncio.create_task(self._handle(message))
+        task = asyncio.create_task(self._work(message))
         self._tasks[task] = message
         task.add_done_callback(lambda _: self._waiter.wake())
+
+    async def _work(self, message: Message) -> Failure | None:
+        """Handle the message. An event loop would end at ``SystemExit``, so nothing is raised."""
+        try:
+            await self._handle(message)
+        except BaseException as error:
+            return failure_of(error)
+        return None
 
     async def _handle(self, message: Message) -> None:
         async with _limited(self._settings.timeout):

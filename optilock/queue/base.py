@@ -20,9 +20,10 @@ from optilock.coroutines import dual_method, result_of
 from optilock.dialects import Cause, database_of
 from optilock.dialects.queue_sql import Place
 from optilock.dialects.transient import cause_of
-from optilock.errors import ConfigurationError, WouldOverwrite, describe
+from optilock.errors import ConfigurationError, describe
 from optilock.queue.connections import ATTEMPTS, RepeatableWork, Work, can_run_again, run_once_only
 from optilock.queue.errors import QueueNotFound
+from optilock.queue.failures import failure_of
 from optilock.queue.message_operations import Operations
 from optilock.queue.messages import (
     WEEK,
@@ -35,7 +36,6 @@ from optilock.queue.messages import (
     Sent,
     check_count,
     check_text,
-    error_text,
     lifetime,
     milliseconds,
     receipt_of,
@@ -323,12 +323,10 @@ class Calls(Generic[Caller, Handler, WorkerT]):
     ) -> bool:
         """Give the message back and store the error; return ``True`` if it is a dead letter now."""
         require_receipts([message])
-        text, length = error_text(error), milliseconds("delay", delay)
-        final = isinstance(error, WouldOverwrite)
+        failure, length = failure_of(error), milliseconds("delay", delay)
 
         def work(connection: Connection, inside: bool) -> bool:
-            fail = self._operations.fail
-            return fail(connection, message, text, length, inside, final=final)
+            return self._operations.fail(connection, message, failure, length, inside)
 
         return await self._run(self._ending(work), session)
 

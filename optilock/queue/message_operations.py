@@ -23,6 +23,7 @@ from sqlalchemy import Connection
 from optilock.dialects.queue_sql import Messages
 from optilock.errors import ConfigurationError, describe
 from optilock.queue.errors import MessageNotFound, QueueError, ReceiptExpired
+from optilock.queue.failures import Failure
 from optilock.queue.messages import (
     Limits,
     Message,
@@ -146,21 +147,19 @@ class EndOperations(QueueTable):
         self,
         connection: Connection,
         message: AnyMessage,
-        error: str,
+        failure: Failure,
         delay: int,
         inside: bool,
-        *,
-        final: bool = False,
     ) -> bool:
         """Hand the message back; return ``True`` if it is a dead letter.
 
-        That is decided by ``max_receives``, or by a ``final`` error.
+        That is decided by ``max_receives``, or by a ``final`` failure.
         """
         most = self.limits.max_receives
-        if most is not None and (final or message.receives >= most):
-            self._bury(connection, message, error, inside)
+        if most is not None and (failure.final or message.receives >= most):
+            self._bury(connection, message, failure.text, inside)
             return True
-        values = {"receipt": None, "last_error": error}
+        values = {"receipt": None, "last_error": failure.text}
         with self._atomic(connection, inside or message.group is None):
             self._let_go(connection, message, values, delay)
         return False

@@ -228,15 +228,6 @@ def headers_text(value: object, max_bytes: int) -> str | None:
     return json_text("headers", dict(value), max_bytes) if value else None
 
 
-def error_text(error: object) -> str:
-    """Return the text that is stored of an error: its class and its message."""
-    if isinstance(error, BaseException):
-        error = f"{type(error).__name__}: {error}"
-    if not isinstance(error, str):
-        raise ConfigurationError("error takes an exception or a text.")
-    return error.encode("utf-8", "replace").decode()[:2_000].replace("\0", "")
-
-
 def require_receipts(messages: Sequence[Any]) -> Sequence[Any]:
     for message in messages:
         if not isinstance(message, (Message, Sent)):

@@ -28,8 +28,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
+from sqlalchemy.exc import DBAPIError
+
 from optilock.coroutines import result_of, run_to_end
 from optilock.queue.errors import MessageNotFound, ReceiptExpired
+from optilock.queue.failures import Failure, failure_of
 from optilock.queue.messages import MOST, Message
 from optilock.queue.waiters import LONGEST, NoWaiter
 from optilock.queue.worker_state import (
@@ -150,26 +153,35 @@ class WorkerLoop:
             self._waiter.reset()
         return not found
 
-    async def _finished(self, message: Message, error: BaseException | None) -> None:
+    async def _finished(self, message: Message, failure: Failure | None) -> None:
         async with self._lock:
             if not self._held.let_go(message):
                 return  # it was given up before
-        if error is not None:
-            await self._failed(message, error)
+        if failure is not None:
+            await self._failed(message, failure)
         elif self._sessions is None:
             self._done_since = self._done_since if self._done else time.monotonic()
             self._done.append(message)
 
-    async def _failed(self, message: Message, error: BaseException) -> None:
-        if isinstance(error, (ReceiptExpired, MessageNotFound)) and message.id in error.ids:
+    async def _failed(self, message: Message, failure: Failure) -> None:
+        if message.id in failure.lost:
             log_lost(self._queue.name, message.id)
             return
-        log_failure(self._queue.name, message, error)
+        log_failure(self._queue.name, message, failure)
+        delay = self._settings.delay(self._queue.name, message)
         try:
-            delay = max(0.0, self._settings.retry(message.receives))
-            await result_of(self._queue.fail(message, error, delay=delay))
+            await self._fail(message, failure, delay)
         except (ReceiptExpired, MessageNotFound):
             log_lost(self._queue.name, message.id)
+
+    async def _fail(self, message: Message, failure: Failure, delay: float) -> None:
+        try:
+            await result_of(self._queue.fail(message, failure, delay=delay))
+        except DBAPIError as error:
+            if can_continue_after(error):
+                raise
+            # The database may lack a character of the text.
+            await result_of(self._queue.fail(message, failure.in_ascii(), delay=delay))
 
     # -- acknowledgements ------------------------------------------------------------------------
 
@@ -287,7 +299,7 @@ class Worker(WorkerLoop):
         self._asleep = False
         self._ended = threading.Event()
         self._next: threads.SimpleQueue[Message | None] = threads.SimpleQueue()
-        self._over: threads.SimpleQueue[tuple[Message, BaseException | None]]
+        self._over: threads.SimpleQueue[tuple[Message, Failure | None]]
         self._over = threads.SimpleQueue()
 
     def run(self) -> None:
@@ -351,7 +363,8 @@ class Worker(WorkerLoop):
                 self._held.let_go(message)
         for message in late:
             self._start_thread()
-            await self._failed(message, HandlerTimeout("The handler has not returned in time."))
+            timeout = HandlerTimeout("The handler has not returned in time.")
+            await self._failed(message, failure_of(timeout))
 
     async def _abandon(self) -> None:
         async with self._lock:
@@ -367,12 +380,12 @@ class Worker(WorkerLoop):
 
     def _work(self) -> None:
         while (message := self._next.get()) is not None:
+            failure = None
             try:
                 self._handle(message)
             except BaseException as error:
-                self._over.put((message, error))
-            else:
-                self._over.put((message, None))
+                failure = failure_of(error)
+            self._over.put((message, failure))
             if self._asleep:
                 self._waiter.wake()
 

@@ -20,9 +20,12 @@ from sqlalchemy.exc import DBAPIError
 from optilock.dialects.transient import commit_outcome_unknown, is_transient
 from optilock.errors import CommitOutcomeUnknown, ConfigurationError
 from optilock.queue.errors import QueueError
-from optilock.queue.messages import Message, check_count, milliseconds
+from optilock.queue.failures import Failure, failure_of
+from optilock.queue.messages import WEEK, Message, check_count, milliseconds
 
 _LONGEST_PAUSE = 300.0
+#: More would only make a number that Python cannot hold.
+_DOUBLINGS = 16
 #: Seconds for which the loop waits for running handlers.
 TICK = 0.2
 #: Seconds for which an acknowledgement waits for others.
@@ -51,7 +54,8 @@ class HandlerTimeout(QueueError):
 
 def backoff(receives: int) -> float:
     """Return the seconds until the next attempt: 1, 2, 4 … 300, less a random part."""
-    return float(min(_LONGEST_PAUSE, 2.0 ** (receives - 1)) * random.uniform(0.5, 1))
+    doublings = min(receives - 1, _DOUBLINGS)
+    return float(min(_LONGEST_PAUSE, 2.0**doublings) * random.uniform(0.5, 1))
 
 
 @dataclass(frozen=True)
@@ -76,6 +80,14 @@ class Settings:
                 object.__setattr__(self, name, milliseconds(name, given) / 1000)
         if not callable(self.retry):
             raise ConfigurationError("retry takes a function: receives -> seconds.")
+
+    def delay(self, queue: str, message: Message) -> float:
+        """Return the seconds until the next attempt; those of ``backoff`` if ``retry`` fails."""
+        try:
+            return min(max(0.0, float(self.retry(message.receives))), WEEK)
+        except BaseException as error:
+            log_retry(queue, failure_of(error))
+            return backoff(message.receives)
 
 
 @dataclass
@@ -121,13 +133,19 @@ class HeldMessages:
 _log = logging.getLogger("optilock.queue")
 
 
-def log_failure(queue: str, message: Message, error: BaseException) -> None:
+def log_failure(queue: str, message: Message, failure: Failure) -> None:
     _log.warning(
         "The handler of the queue %s failed on message %s (delivery %s): %s",
         queue,
         message.id,
         message.receives,
-        type(error).__name__,
+        failure.kind,
+    )
+
+
+def log_retry(queue: str, failure: Failure) -> None:
+    _log.warning(
+        "retry= of a worker of the queue %s gave no number of seconds: %s", queue, failure.kind
     )
 
 
