@@ -22,6 +22,7 @@ sending             check and store messages, on a connection
 connections         connections that a queue keeps, and the work that may run on them again
 waiters             objects that wait for messages
 worker              a loop that calls a function with each message
+handler_transactions  end the transaction of a handler that does not return
 worker_state        the messages that a worker holds, its options, and its log
 messages            messages, drafts and receipts; checks of arguments
 failures            the error of a handler, read once

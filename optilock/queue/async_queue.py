@@ -6,6 +6,7 @@ import asyncio
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 from typing import Any, Self, TypeVar
 
 from sqlalchemy import Connection
@@ -183,6 +184,7 @@ class AsyncWorker(WorkerLoop):
     """
 
     _pause = staticmethod(asyncio.sleep)
+    _patience = 1.0
 
     def __init__(
         self,
@@ -194,16 +196,16 @@ class AsyncWorker(WorkerLoop):
         super().__init__(queue, handler, sessions, settings)
         self._lock = asyncio.Lock()
         self._tasks: dict[asyncio.Task[Failure | None], Message] = {}
+        self._left: set[asyncio.Task[Failure | None]] = set()
 
     async def run(self) -> None:
         """Work until it is stopped, or cancelled: then handlers are cancelled, too."""
-        beats = self._settings.heartbeat
-        beating = asyncio.create_task(self._beat(asyncio.sleep)) if beats else None
+        background = [asyncio.create_task(loop(asyncio.sleep)) for loop in self._background()]
         try:
             await self._run()
         finally:
-            if beating is not None:
-                beating.cancel()
+            for task in background:
+                task.cancel()
 
     @contextmanager
     def _signals(self) -> Iterator[None]:
@@ -234,15 +236,27 @@ class AsyncWorker(WorkerLoop):
         if self._tasks and seconds:
             await asyncio.wait(self._tasks, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         for task in [task for task in self._tasks if task.done()]:
-            message = self._tasks.pop(task)
+            message = self._tasks.pop(task, None)
+            if message is None:
+                continue  # it was given up in the meantime
             cancelled = task.cancelled()  # before it began
             failure = failure_of(asyncio.CancelledError()) if cancelled else task.result()
             await self._finished(message, failure)
 
-    async def _abandon(self) -> None:
+    async def _cancel(self) -> None:
         for task in self._tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=self._patience)
+        for task in [task for task in self._tasks if task.done()]:
+            self._held.let_go(self._tasks.pop(task))
+
+    def _leave(self, message: Message) -> None:
+        for task in [task for task, held in self._tasks.items() if held is message]:
+            del self._tasks[task]
+            task.cancel()
+            self._left.add(task)  # the event loop keeps no task from being collected
+            task.add_done_callback(self._left.discard)
 
     def _begin(self, message: Message) -> None:
         task = asyncio.create_task(self._work(message))
@@ -255,6 +269,8 @@ class AsyncWorker(WorkerLoop):
             await self._handle(message)
         except BaseException as error:
             return failure_of(error)
+        finally:
+            self._transactions.over(message)
         return None
 
     async def _handle(self, message: Message) -> None:
@@ -264,6 +280,8 @@ class AsyncWorker(WorkerLoop):
                 return
             async with self._sessions() as session, session.begin():
                 await self._queue.delete(message, session=session)
+                connection = await session.connection()
+                await connection.run_sync(partial(self._transactions.begun, message))
                 await self._handler(message, session)
 
 

@@ -12,18 +12,23 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any, Generic, Self, TypeVar
 
-from sqlalchemy import ColumnElement, Connection, Engine, inspect
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy import ColumnElement, Connection, Engine
 from sqlalchemy.pool import QueuePool
 
 from optilock.coroutines import dual_method, result_of
-from optilock.dialects import Cause, database_of
-from optilock.dialects.queue_sql import Place
-from optilock.dialects.transient import cause_of
+from optilock.dialects import database_of
+from optilock.dialects.queue_sql import Messages, Place
 from optilock.errors import ConfigurationError, describe
-from optilock.queue.connections import ATTEMPTS, RepeatableWork, Work, can_run_again, run_once_only
-from optilock.queue.errors import QueueNotFound
-from optilock.queue.failures import failure_of
+from optilock.queue.connections import (
+    ENDING,
+    SENDING,
+    Caller,
+    OnConnections,
+    RepeatableWork,
+    Work,
+    run_once_only,
+)
+from optilock.queue.failures import Failure, failure_of
 from optilock.queue.message_operations import Operations
 from optilock.queue.messages import (
     WEEK,
@@ -46,29 +51,13 @@ from optilock.queue.worker_state import Settings, backoff
 from optilock.tables.queue import LONGEST, NAME, message_tables
 
 R = TypeVar("R")
-#: The sessions and connections of a shell.
-Caller = TypeVar("Caller")
 Handler = TypeVar("Handler")
 WorkerT = TypeVar("WorkerT")
 
-_SENDING = (
-    "the connection was lost while messages were sent to the queue {name!r}, which commits by"
-    " itself, so they may be sent or not. Give each a dedup= of its own, then it can be sent again;"
-    " or send in a transaction (session=)."
-)
-_ENDING = (
-    "the connection was lost while messages of the queue {name!r} were deleted, changed or handed"
-    " back, which commits by itself, so that may be done or not. A message that is not done comes"
-    " again when it is visible. Call again: for a message that is done, that raises MessageNotFound"
-    " or ReceiptExpired."
-)
 
-
-class Calls(Generic[Caller, Handler, WorkerT]):
+class Calls(OnConnections[Caller], Generic[Caller, Handler, WorkerT]):
     """The settings and calls of a queue."""
 
-    #: A shell's connections, with ``run(work)`` and ``close()``.
-    connections: Any
     _worker: Callable[[Any, Handler, Any, Settings], WorkerT]
 
     def __init__(
@@ -120,6 +109,11 @@ class Calls(Generic[Caller, Handler, WorkerT]):
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r}>"
+
+    @property
+    def store(self) -> Messages:
+        """The statements of this queue."""
+        return self._operations.store
 
     @property
     def visibility(self) -> float:
@@ -193,7 +187,7 @@ class Calls(Generic[Caller, Handler, WorkerT]):
 
         if all(one.dedup is not None for one in ready):
             return RepeatableWork(work)
-        return run_once_only(_SENDING.format(name=self.name), work)
+        return run_once_only(SENDING.format(name=self.name), work)
 
     # -- receiving -------------------------------------------------------------------------------
 
@@ -287,7 +281,7 @@ class Calls(Generic[Caller, Handler, WorkerT]):
             await self._run(self._ending(work), session)
 
     def _ending(self, work: Work[R]) -> Work[R]:
-        return run_once_only(_ENDING.format(name=self.name), work)
+        return run_once_only(ENDING.format(name=self.name), work)
 
     @dual_method
     async def update(
@@ -322,13 +316,27 @@ class Calls(Generic[Caller, Handler, WorkerT]):
         session: Caller | None = None,
     ) -> bool:
         """Give the message back and store the error; return ``True`` if it is a dead letter now."""
+        failure = failure_of(error)
+        return await self._run(self._failing(message, failure, delay), session)
+
+    @dual_method
+    async def fail_within(
+        self, lock_wait: int, message: Message, failure: Failure, delay: Duration
+    ) -> bool:
+        """Fail the message, and wait for a lock no longer than ``lock_wait`` milliseconds."""
+        return await self._run(self._failing(message, failure, delay, lock_wait))
+
+    def _failing(
+        self, message: Message, failure: Failure, delay: Duration, lock_wait: int | None = None
+    ) -> Work[bool]:
         require_receipts([message])
-        failure, length = failure_of(error), milliseconds("delay", delay)
+        length = milliseconds("delay", delay)
 
         def work(connection: Connection, inside: bool) -> bool:
-            return self._operations.fail(connection, message, failure, length, inside)
+            fail = self._operations.fail
+            return fail(connection, message, failure, length, inside, lock_wait)
 
-        return await self._run(self._ending(work), session)
+        return self._ending(work)
 
     @dual_method
     async def beat(
@@ -393,45 +401,6 @@ class Calls(Generic[Caller, Handler, WorkerT]):
         """
         settings = Settings(concurrency, batch, heartbeat, retry, grace, timeout, signals)
         return self._worker(self, handler, sessions, settings)
-
-    # -- on a connection -------------------------------------------------------------------------
-
-    async def _run(self, work: Work[R], session: Caller | None = None) -> R:
-        if session is not None:
-            return await self._run_inside(work, session)
-        for _ in range(ATTEMPTS - 1):
-            try:
-                return await self._run_once(work)
-            except DBAPIError as error:
-                if not can_run_again(error, work):
-                    raise
-        return await self._run_once(work)
-
-    async def _run_inside(self, work: Work[R], session: Caller) -> R:
-        raise NotImplementedError
-
-    async def _run_once(self, work: Work[R]) -> R:
-        def run(connection: Connection) -> R:
-            try:
-                return work(connection, False)
-            except DBAPIError as error:
-                self._require_tables(connection, error)
-                raise
-
-        result: R = await result_of(self.connections.run(run))
-        return result
-
-    def _require_tables(self, connection: Connection, error: DBAPIError) -> None:
-        """Raise ``QueueNotFound`` if the statement failed because the table is missing."""
-        if error.connection_invalidated or cause_of(error) is not Cause.OTHER:
-            return
-        messages = self.tables.messages
-        try:
-            there = inspect(connection).has_table(messages.name, schema=messages.schema)
-        except DBAPIError:  # the first error is raised
-            return
-        if not there:
-            raise QueueNotFound(messages.fullname) from None
 
 
 def _dead_letters(name: str, given: str | None) -> str:

@@ -13,19 +13,23 @@ import threading
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
-from sqlalchemy import Connection, Engine
+from sqlalchemy import Connection, Engine, inspect
 from sqlalchemy.exc import DBAPIError
 
-from optilock.coroutines import ThreadClass, dual_method
+from optilock.coroutines import ThreadClass, dual_method, result_of
 from optilock.dialects import Cause
 from optilock.dialects.connections import give_back, has_ended_idle
 from optilock.dialects.queue_sql import Messages
 from optilock.dialects.queue_sql.parts import was_undone
 from optilock.dialects.transient import answer_unknown, cause_of
 from optilock.errors import CommitOutcomeUnknown, OptilockError
+from optilock.queue.errors import QueueNotFound
+from optilock.tables.queue import MessageTables
 from optilock.undocumented.connections import set_options
 
 R = TypeVar("R")
+#: The sessions and connections of a shell.
+Caller = TypeVar("Caller")
 #: A shell's kind of connection.
 C = TypeVar("C")
 #: A function of a connection, and of whether it is the caller's, with the caller's transaction.
@@ -36,6 +40,20 @@ _FEW = 4
 #: Conflicts of the queue's own statements, after which they run again.
 _CONFLICTS = frozenset({Cause.CONFLICT, Cause.DEADLOCK})
 ATTEMPTS = 5
+
+#: The text of an error: sent or not.
+SENDING = (
+    "the connection was lost while messages were sent to the queue {name!r}, which commits by"
+    " itself, so they may be sent or not. Give each a dedup= of its own, then it can be sent again;"
+    " or send in a transaction (session=)."
+)
+#: Ended or not.
+ENDING = (
+    "the connection was lost while messages of the queue {name!r} were deleted, changed or handed"
+    " back, which commits by itself, so that may be done or not. A message that is not done comes"
+    " again when it is visible. Call again: for a message that is done, that raises MessageNotFound"
+    " or ReceiptExpired."
+)
 
 
 class KeptConnections(Generic[C]):
@@ -189,3 +207,51 @@ def can_run_again(error: DBAPIError, work: Work[Any]) -> bool:
 def _is_unanswered(error: DBAPIError) -> bool:
     """Return whether a statement that commits itself may be stored in spite of the error."""
     return not was_undone(error) and answer_unknown(error)
+
+
+# -- the work of a queue ---------------------------------------------------------------------------
+
+
+class OnConnections(Generic[Caller]):
+    """Runs work on a connection of the queue, or on that of the caller's session."""
+
+    #: A shell's connections, with ``run(work)`` and ``close()``.
+    connections: Any
+    tables: MessageTables
+
+    async def _run(self, work: Work[R], session: Caller | None = None) -> R:
+        if session is not None:
+            return await self._run_inside(work, session)
+        for _ in range(ATTEMPTS - 1):
+            try:
+                return await self._run_once(work)
+            except DBAPIError as error:
+                if not can_run_again(error, work):
+                    raise
+        return await self._run_once(work)
+
+    async def _run_inside(self, work: Work[R], session: Caller) -> R:
+        raise NotImplementedError
+
+    async def _run_once(self, work: Work[R]) -> R:
+        def run(connection: Connection) -> R:
+            try:
+                return work(connection, False)
+            except DBAPIError as error:
+                self._require_tables(connection, error)
+                raise
+
+        result: R = await result_of(self.connections.run(run))
+        return result
+
+    def _require_tables(self, connection: Connection, error: DBAPIError) -> None:
+        """Raise ``QueueNotFound`` if the statement failed because the table is missing."""
+        if error.connection_invalidated or cause_of(error) is not Cause.OTHER:
+            return
+        messages = self.tables.messages
+        try:
+            there = inspect(connection).has_table(messages.name, schema=messages.schema)
+        except DBAPIError:  # the first error is raised
+            return
+        if not there:
+            raise QueueNotFound(messages.fullname) from None

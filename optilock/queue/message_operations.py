@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -150,19 +150,27 @@ class EndOperations(QueueTable):
         failure: Failure,
         delay: int,
         inside: bool,
+        lock_wait: int | None = None,
     ) -> bool:
         """Hand the message back; return ``True`` if it is a dead letter.
 
-        That is decided by ``max_receives``, or by a ``final`` failure.
+        That is decided by ``max_receives``, or by a ``final`` failure. ``lock_wait`` limits the
+        wait for each lock, in milliseconds.
         """
         most = self.limits.max_receives
-        if most is not None and (failure.final or message.receives >= most):
-            self._bury(connection, message, failure.text, inside)
-            return True
+        dead = most is not None and (failure.final or message.receives >= most)
         values = {"receipt": None, "last_error": failure.text}
-        with self._atomic(connection, inside or message.group is None):
-            self._let_go(connection, message, values, delay)
-        return False
+        block: AbstractContextManager[Any]
+        if lock_wait is not None:
+            block = self.store.atomic_within(connection, lock_wait)
+        else:
+            block = self._atomic(connection, inside or message.group is None)
+        with block:
+            if dead:
+                self._bury(connection, message, failure.text)
+            else:
+                self._let_go(connection, message, values, delay)
+        return dead
 
     def _let_go(
         self, connection: Connection, message: AnyMessage, values: dict[str, Any], length: int
@@ -176,7 +184,7 @@ class EndOperations(QueueTable):
         if keys:
             self.store.reschedule(connection, keys, [message.id], length=length, done=True)
 
-    def _bury(self, connection: Connection, message: AnyMessage, error: str, inside: bool) -> None:
+    def _bury(self, connection: Connection, message: AnyMessage, error: str) -> None:
         """Move it to the dead letters; its headers keep its group and deduplication key."""
         marks = {GROUP: message.group, DEDUP: message.dedup}
         headers = {
@@ -192,8 +200,7 @@ class EndOperations(QueueTable):
             "last_error": error,
             "headers": json.dumps(headers) if headers else None,
         }
-        with self._atomic(connection, inside or message.group is None):
-            self._let_go(connection, message, values, 0)
+        self._let_go(connection, message, values, 0)
 
     def give_back(self, connection: Connection, messages: Sequence[AnyMessage]) -> None:
         """Give back messages whose handlers have not begun; their receives do not count."""
@@ -330,7 +337,9 @@ class Operations(EndOperations, SendOperations):
                 over.append(row)
             elif most is not None and row[6] > most:
                 error = row.last_error or "It was received, and neither deleted nor failed."
-                self._bury(connection, _message(row, tail), error, False)
+                message = _message(row, tail)
+                with self._atomic(connection, message.group is None):
+                    self._bury(connection, message, error)
             else:
                 good.append(_message(row, tail))
         if over:

@@ -24,27 +24,33 @@ import queue as threads
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
 from sqlalchemy.exc import DBAPIError
 
 from optilock.coroutines import result_of, run_to_end
+from optilock.dialects import Cause
+from optilock.dialects.transient import cause_of
 from optilock.queue.errors import MessageNotFound, ReceiptExpired
 from optilock.queue.failures import Failure, failure_of
+from optilock.queue.handler_transactions import HandlerTransactions
 from optilock.queue.messages import MOST, Message
-from optilock.queue.waiters import LONGEST, NoWaiter
+from optilock.queue.waiters import NoWaiter
 from optilock.queue.worker_state import (
     AFTER_AN_ERROR,
     IDLE,
+    LOCK_WAIT,
     TICK,
     TOGETHER,
     HandlerTimeout,
     HeldMessages,
     Settings,
+    ThreadLock,
     can_continue_after,
     log_failure,
+    log_locked,
     log_lost,
     log_no_answer,
 )
@@ -55,6 +61,8 @@ class WorkerLoop:
 
     #: Of what is held. A heartbeat has it until it ends. Used with ``async with``.
     _lock: Any
+    #: Seconds that a handler has, after its timeout, to end when it is cancelled.
+    _patience = 0.0
     #: Sleep for seconds.
     _pause: Callable[[float], Any]
 
@@ -70,6 +78,7 @@ class WorkerLoop:
         self._done: list[Message] = []
         self._done_since = 0.0
         self._waiter: Any = NoWaiter()
+        self._transactions = HandlerTransactions(queue)
 
     def stop(self) -> None:
         """End as soon as the running handlers are done. From any thread, or a signal's handler."""
@@ -176,12 +185,16 @@ class WorkerLoop:
 
     async def _fail(self, message: Message, failure: Failure, delay: float) -> None:
         try:
-            await result_of(self._queue.fail(message, failure, delay=delay))
+            await result_of(self._queue.fail_within(LOCK_WAIT, message, failure, delay))
         except DBAPIError as error:
+            if cause_of(error) is Cause.LOCK_TIMEOUT:
+                log_locked(self._queue.name, message.id)
+                return
             if can_continue_after(error):
                 raise
             # The database may lack a character of the text.
-            await result_of(self._queue.fail(message, failure.in_ascii(), delay=delay))
+            ascii_only = failure.in_ascii()
+            await result_of(self._queue.fail_within(LOCK_WAIT, message, ascii_only, delay))
 
     # -- acknowledgements ------------------------------------------------------------------------
 
@@ -208,7 +221,37 @@ class WorkerLoop:
             self._done = done
             raise
 
-    # -- heartbeats ------------------------------------------------------------------------------
+    # -- while the loop receives or waits --------------------------------------------------------
+
+    def _background(self) -> list[Callable[[Callable[[float], Any]], Coroutine[Any, Any, None]]]:
+        """Return the loops of other threads or tasks; each takes a sleep that ends it."""
+        asked = (self._beat, self._settings.heartbeat), (self._watch, self._settings.timeout)
+        return [loop for loop, option in asked if option]
+
+    async def _watch(self, ended_within: Callable[[float], Any]) -> None:
+        """Give up handlers in time, also while the loop waits for the lock that one of them has."""
+        timeout = self._settings.timeout
+        while not await result_of(ended_within(min(1.0, max(0.02, timeout / 4)))):
+            try:
+                await self._give_up_late(timeout + self._patience)
+            except Exception as error:
+                log_no_answer(self._queue.name, error)
+
+    async def _give_up_late(self, seconds: float) -> None:
+        """Go on without the handlers that do not return, and fail their messages."""
+        async with self._lock:
+            late = self._held.late(seconds)
+            for message in late:
+                self._held.let_go(message)
+        for message in late:
+            self._leave(message)
+        for message in late:
+            await self._transactions.end(message)
+        for message in late:
+            timeout = HandlerTimeout("The handler has not returned in time.")
+            await self._failed(message, failure_of(timeout))
+        if late:
+            self._waiter.wake()
 
     async def _beat(self, ended_within: Callable[[float], Any]) -> None:
         while not await result_of(ended_within(self._queue.visibility / 3)):
@@ -232,17 +275,29 @@ class WorkerLoop:
             back = [one for one in self._waiting if self._held.let_go(one)]
         self._waiting = []
         try:
-            if back:
-                await result_of(self._queue.give_back(back))
+            await self._at_the_end(self._give_back, back)
             end = time.monotonic() + self._settings.grace
             while self._busy() and (left := end - time.monotonic()) > 0:
-                await self._collect(min(left, TICK))
-                await self._acknowledge_late()
-            await self._acknowledge()
-        except Exception as error:
-            self._require_no_answer(error)
+                await self._at_the_end(self._collect_before, left)
+            await self._at_the_end(self._acknowledge)
         finally:
             await self._abandon()
+
+    async def _at_the_end(self, step: Callable[..., Any], *given: Any) -> None:
+        """Take a step; if the database does not answer, the next steps come all the same."""
+        try:
+            await step(*given)
+        except Exception as error:
+            self._require_no_answer(error)
+            await result_of(self._pause(TICK))
+
+    async def _give_back(self, messages: list[Message]) -> None:
+        if messages:
+            await result_of(self._queue.give_back(messages))
+
+    async def _collect_before(self, left: float) -> None:
+        await self._collect(min(left, TICK))
+        await self._acknowledge_late()
 
     # -- in a shell ------------------------------------------------------------------------------
 
@@ -270,20 +325,20 @@ class WorkerLoop:
 
     async def _abandon(self) -> None:
         """Leave the handlers that still run: their messages become visible by themselves."""
+        await self._cancel()
+        async with self._lock:
+            left = [self._held.messages[number] for number in self._held.running]
+            self._held = HeldMessages()
+        if self._sessions is not None:
+            for message in left:
+                await self._transactions.end(message)
+
+    async def _cancel(self) -> None:
+        """Cancel the handlers that still run, if that can be done."""
+
+    def _leave(self, message: Message) -> None:
+        """Let its handler run, and have another thread or task for the next one."""
         raise NotImplementedError
-
-
-class _Lock:
-    """A lock for threads, used like one of asyncio."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-
-    async def __aenter__(self) -> None:
-        self._lock.acquire()
-
-    async def __aexit__(self, *_: object) -> None:
-        self._lock.release()
 
 
 class Worker(WorkerLoop):
@@ -295,9 +350,9 @@ class Worker(WorkerLoop):
         self, queue: Any, handler: Callable[..., object], sessions: Any, settings: Settings
     ) -> None:
         super().__init__(queue, handler, sessions, settings)
-        self._lock = _Lock()
+        self._lock = ThreadLock()
         self._asleep = False
-        self._ended = threading.Event()
+        self._started = 0
         self._next: threads.SimpleQueue[Message | None] = threads.SimpleQueue()
         self._over: threads.SimpleQueue[tuple[Message, Failure | None]]
         self._over = threads.SimpleQueue()
@@ -306,21 +361,24 @@ class Worker(WorkerLoop):
         """Work until it is stopped."""
         for _ in range(self._settings.concurrency):
             self._start_thread()
-        ended = self._ended = threading.Event()
-        beating = threading.Thread(
-            target=lambda: run_to_end(self._beat(ended.wait)),
-            daemon=True,
-            name="optilock-heartbeat",
-        )
-        if self._settings.heartbeat:
-            beating.start()
+        ended = threading.Event()
+        background = [
+            threading.Thread(
+                target=lambda loop=loop: run_to_end(loop(ended.wait)),
+                daemon=True,
+                name="optilock-heartbeat",
+            )
+            for loop in self._background()
+        ]
+        for thread in background:
+            thread.start()
         try:
             run_to_end(self._run())
         finally:
             ended.set()
-            if self._settings.heartbeat:
-                beating.join()
-            for _ in range(self._settings.concurrency):
+            for thread in background:
+                thread.join()
+            for _ in range(self._started):  # a thread that was left ends when its handler does
                 self._next.put(None)
 
     @contextmanager
@@ -343,8 +401,7 @@ class Worker(WorkerLoop):
     async def _sleep(self) -> None:
         self._asleep = True
         if self._over.empty() and not self._stopped:
-            watched = self._held.running and self._settings.timeout is not None
-            self._waiter.wait(LONGEST if watched else IDLE)
+            self._waiter.wait(IDLE)
         self._asleep = False
 
     async def _collect(self, seconds: float) -> None:
@@ -353,26 +410,14 @@ class Worker(WorkerLoop):
                 await self._finished(*self._over.get(timeout=seconds))
             while True:
                 await self._finished(*self._over.get_nowait())
-        await self._give_up_late()
-
-    async def _give_up_late(self) -> None:
-        """Leave the threads of handlers that do not return, and start others."""
-        async with self._lock:
-            late = self._held.late(self._settings.timeout)
-            for message in late:
-                self._held.let_go(message)
-        for message in late:
-            self._start_thread()
-            timeout = HandlerTimeout("The handler has not returned in time.")
-            await self._failed(message, failure_of(timeout))
-
-    async def _abandon(self) -> None:
-        async with self._lock:
-            self._held = HeldMessages()
 
     # -- threads ---------------------------------------------------------------------------------
 
+    def _leave(self, message: Message) -> None:
+        self._start_thread()
+
     def _start_thread(self) -> None:
+        self._started += 1
         threading.Thread(target=self._work, daemon=True, name="optilock-handler").start()
 
     def _begin(self, message: Message) -> None:
@@ -385,6 +430,7 @@ class Worker(WorkerLoop):
                 self._handle(message)
             except BaseException as error:
                 failure = failure_of(error)
+            self._transactions.over(message)
             self._over.put((message, failure))
             if self._asleep:
                 self._waiter.wake()
@@ -395,4 +441,5 @@ class Worker(WorkerLoop):
             return
         with self._sessions() as session, session.begin():
             self._queue.delete(message, session=session)  # first: this locks it for the handler
+            self._transactions.begun(message, session.connection())
             self._handler(message, session)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import random
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -31,6 +32,8 @@ TICK = 0.2
 #: Seconds for which an acknowledgement waits for others.
 TOGETHER = 0.1
 AFTER_AN_ERROR = 1.0
+#: The longest wait for a lock of a message that fails, in milliseconds.
+LOCK_WAIT = 2_000
 IDLE = 3600.0
 
 
@@ -120,12 +123,23 @@ class HeldMessages:
         """Let go of the messages that a heartbeat has not found, and return them."""
         return [one for one in asked if one.id not in there and self.let_go(one)]
 
-    def late(self, timeout: float | None) -> list[Message]:
-        """Return the messages whose handlers run for too long."""
-        if timeout is None:
-            return []
-        before = time.monotonic() - timeout
+    def late(self, seconds: float) -> list[Message]:
+        """Return the messages whose handlers run for longer."""
+        before = time.monotonic() - seconds
         return [self.messages[n] for n, since in self.running.items() if since < before]
+
+
+class ThreadLock:
+    """A lock for threads, used like one of asyncio."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+
+    async def __aenter__(self) -> None:
+        self._lock.acquire()
+
+    async def __aexit__(self, *_: object) -> None:
+        self._lock.release()
 
 
 # -- the log: numbers, names and kinds of errors; no body, receipt or text of an error -------------
@@ -153,6 +167,15 @@ def log_lost(queue: str, number: int) -> None:
     _log.warning(
         "Message %s of the queue %s was handled, but another receiver has it by now: its visibility"
         " timeout was over.",
+        number,
+        queue,
+    )
+
+
+def log_locked(queue: str, number: int) -> None:
+    _log.warning(
+        "Message %s of the queue %s could not be failed: a transaction that has not ended holds its"
+        " lock. It comes back when that transaction has ended.",
         number,
         queue,
     )

@@ -9,6 +9,8 @@ already is known by the error.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 from uuid import UUID
 
@@ -16,7 +18,12 @@ from sqlalchemy import Connection, Select, Table, insert
 from sqlalchemy.dialects import mysql
 from sqlalchemy.exc import IntegrityError
 
-from optilock.dialects.queue_sql import Messages, Row
+from optilock.dialects.connections import send_afterwards
+from optilock.dialects.queue_sql import HandlerConnection, Messages, Row
+
+#: In the ``info`` of a connection: the answer to the next statement.
+_KNOWN = "optilock.known"
+_WHO = "SELECT CONNECTION_ID(), @@hostname, @@port, @@server_id, @@datadir"
 
 
 class MariaDBMessages(Messages):
@@ -25,6 +32,42 @@ class MariaDBMessages(Messages):
     def prepare(self, connection: Connection) -> None:
         """Until the connection goes back to its pool, where SQLAlchemy sets its own level."""
         connection.exec_driver_sql("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
+
+    # -- handlers that do not return -------------------------------------------------------------
+
+    @contextmanager
+    def limited_waits(self, connection: Connection, length: int) -> Iterator[None]:
+        """The limit is one of the session, in whole seconds; the session's own is put back."""
+        seconds = max(1, length // 1000)
+        connection.exec_driver_sql(
+            "SET @optilock_waits = @@SESSION.innodb_lock_wait_timeout,"
+            f" SESSION innodb_lock_wait_timeout = {seconds}"
+        )
+        back = "SET SESSION innodb_lock_wait_timeout = @optilock_waits"
+        with send_afterwards(connection.exec_driver_sql, back):
+            yield
+
+    def known_by(self, connection: Connection) -> Any:
+        """Return its number, and the server that has given it; asked once a connection."""
+        if _KNOWN not in connection.info:
+            connection.info[_KNOWN] = tuple(connection.exec_driver_sql(_WHO).one())
+        return connection.info[_KNOWN]
+
+    def end_handler(
+        self,
+        connection: Connection,
+        handler: HandlerConnection | None,
+        number: int,
+        receipt: UUID | None,
+    ) -> None:
+        """Kill its connection; on another server its number would be that of another one."""
+        if handler is None or handler.connection.closed:
+            return
+        thread, *server = handler.known
+        if server == list(connection.exec_driver_sql(_WHO).one()[1:]):
+            connection.exec_driver_sql(f"KILL {int(thread)}")
+
+    # -- locks -----------------------------------------------------------------------------------
 
     def skip_locked(self, query: Select[Any], table: Table) -> Select[Any]:
         return query.with_for_update(skip_locked=True)

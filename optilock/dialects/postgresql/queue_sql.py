@@ -18,7 +18,8 @@ from __future__ import annotations
 import hashlib
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -27,7 +28,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.dialects.postgresql import insert
 
-from optilock.dialects.queue_sql import Messages, Place, Row
+from optilock.dialects.queue_sql import HandlerConnection, Messages, Place, Row
 from optilock.dialects.queue_sql.parts import by_id
 from optilock.dialects.values import quote_table, sql_of
 from optilock.tokens.timestamp import UtcDateTime
@@ -283,6 +284,28 @@ class PostgreSQLMessages(Messages):
         for name, key in (("delays", "delay"), ("ttls", "ttl"), ("headers", "new_headers")):
             given[name] = [row[key] for row in rows]
         return self._send, given
+
+    # -- handlers that do not return -------------------------------------------------------------
+
+    @contextmanager
+    def limited_waits(self, connection: sa.Connection, length: int) -> Iterator[None]:
+        connection.exec_driver_sql(f"SET LOCAL lock_timeout = {length}")
+        yield
+
+    def end_handler(
+        self,
+        connection: sa.Connection,
+        handler: HandlerConnection | None,
+        number: int,
+        receipt: UUID | None,
+    ) -> None:
+        """End the session whose open transaction has deleted the message: it is the row's xmax."""
+        ended = self._text(
+            "SELECT pg_terminate_backend(a.pid) FROM pg_stat_activity a"
+            f" JOIN {self._table} m ON a.backend_xid = m.xmax"
+            " WHERE m.id = :id AND m.receipt = :old_receipt AND a.pid <> pg_backend_pid()"
+        )
+        connection.execute(ended, {"id": number, "old_receipt": receipt}).all()
 
     # -- waiting ---------------------------------------------------------------------------------
 

@@ -12,10 +12,10 @@ groups     messages of groups
 """
 
 from optilock.dialects.queue_sql.groups import Groups
-from optilock.dialects.queue_sql.parts import Place, Row, Sending
+from optilock.dialects.queue_sql.parts import HandlerConnection, Place, Row, Sending
 from optilock.dialects.queue_sql.receiving import Looking, Waiting
 
-__all__ = ["Messages", "Place", "Row"]
+__all__ = ["HandlerConnection", "Messages", "Place", "Row"]
 
 
 class Messages(Groups, Sending, Looking, Waiting):

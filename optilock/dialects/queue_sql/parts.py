@@ -8,7 +8,7 @@ What begins now (a time out) begins at :class:`~optilock.tokens.timestamp.Server
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
@@ -40,6 +40,14 @@ class Place:
     @property
     def begun(self) -> sa.ColumnElement[Any]:
         return StatementTime() if self.clock is None else self.clock
+
+
+@dataclass(frozen=True)
+class HandlerConnection:
+    """The connection on which a handler works, and by which its server knows it."""
+
+    connection: sa.Connection
+    known: Any = None
 
 
 #: An attribute of an error: it came before COMMIT was sent.
@@ -97,6 +105,30 @@ class Parts:
                 _roll_back(connection)
             raise
         connection.exec_driver_sql("COMMIT")
+
+    @contextmanager
+    def atomic_within(self, connection: sa.Connection, length: int) -> Iterator[None]:
+        """Like :meth:`atomic`, but wait for a lock no longer than ``length`` milliseconds."""
+        with self.atomic(connection), self.limited_waits(connection, length):
+            yield
+
+    def limited_waits(self, connection: sa.Connection, length: int) -> AbstractContextManager[None]:
+        """Limit the waits for locks in this transaction; a database without such limits waits."""
+        return nullcontext()
+
+    # -- handlers that do not return -------------------------------------------------------------
+
+    def known_by(self, connection: sa.Connection) -> Any:
+        """Return by which its server knows the connection of a handler."""
+
+    def end_handler(
+        self,
+        connection: sa.Connection,
+        handler: HandlerConnection | None,
+        number: int,
+        receipt: UUID | None,
+    ) -> None:
+        """End the transaction of the handler that has this message, from another connection."""
 
     def mine(self, table: sa.Table) -> sa.ColumnElement[bool]:
         c, place = table.c, self.place

@@ -8,8 +8,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import date
 from functools import partial
+from inspect import isawaitable
 from types import MappingProxyType
 from typing import Any
+from uuid import UUID
 from weakref import ref
 
 import sqlalchemy as sa
@@ -23,7 +25,7 @@ from optilock.dialects.causes import Cause
 from optilock.dialects.connections import send_afterwards, undo_at_checkin
 from optilock.dialects.locks import BEGINS, Wait
 from optilock.dialects.migrations import Names, TriggerDDL
-from optilock.dialects.queue_sql import Messages, Place
+from optilock.dialects.queue_sql import HandlerConnection, Messages, Place
 from optilock.dialects.registry import register
 from optilock.dialects.rows import execute_counted, group_by_shape, require_locks
 from optilock.dialects.sqlite.migrations import (
@@ -34,7 +36,7 @@ from optilock.dialects.sqlite.migrations import (
 )
 from optilock.dialects.switch import open_switch
 from optilock.dialects.values import quote_name
-from optilock.errors import ConfigurationError
+from optilock.errors import ConfigurationError, OptilockError
 from optilock.tokens.sql_functions import (
     Later,
     NextServerTime,
@@ -42,6 +44,7 @@ from optilock.tokens.sql_functions import (
     ServerTime,
     StatementTime,
 )
+from optilock.undocumented.statements import listen_on
 
 #: An option of the table, behind its columns.
 _WITHOUT_ROWID = re.compile(r"\)[^)]*\bWITHOUT\s+ROWID\b[^)]*$", re.IGNORECASE)
@@ -386,3 +389,30 @@ class SQLiteMessages(Messages):
 
     def hold_group(self, connection: sa.Connection, key: str, delay: int) -> None:
         connection.execute(self.insert_unless(self.g).values(self._group(key, delay)))
+
+    def end_handler(
+        self,
+        connection: sa.Connection,
+        handler: HandlerConnection | None,
+        number: int,
+        receipt: UUID | None,
+    ) -> None:
+        """Refuse what the handler sends from now on, stop its statement, and roll it back."""
+        if handler is None or handler.connection.closed:
+            return
+        for name in ("before_cursor_execute", "commit"):
+            listen_on(handler.connection, name, _refuse)
+        given: Any = handler.connection.connection
+        interrupted = given.driver_connection.interrupt()
+        if isawaitable(interrupted):  # aiosqlite
+            from sqlalchemy.util.concurrency import await_only
+
+            await_only(interrupted)
+        given.dbapi_connection.rollback()
+
+
+def _refuse(*_: Any, **__: Any) -> None:
+    raise OptilockError(
+        "This transaction was given up and rolled back: its handler has not returned within the"
+        " timeout of its worker, so its message is delivered again. Nothing more is stored here."
+    )

@@ -1,0 +1,185 @@
+"""Handlers that never return: their messages fail, others are handled, and the worker can end."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from sqlalchemy import func, insert, select
+from sqlalchemy.ext.asyncio import async_sessionmaker
+from sqlalchemy.orm import sessionmaker
+
+from optilock.queue import AsyncQueue, Draft, Message, Queue
+from tests.database.queue.test_async_queue import runner as runner
+from tests.database.queue.test_async_queue import sync as sync
+from tests.database.queue.test_async_queue import until as until_awaited
+from tests.database.queue.test_worker import Running, left, until
+from tests.database.queue.test_worker import queue as queue
+from tests.support.queues import bodies, make_tables
+
+pytestmark = pytest.mark.engines("sqlite-wal", "postgresql", "mariadb")
+
+
+@pytest.fixture
+def hang() -> Iterator[threading.Event]:
+    """Until it is set, handlers hang; it is set at the end of the test."""
+    go_on = threading.Event()
+    yield go_on
+    go_on.set()
+
+
+def effect_of(queue: Any, message: Message) -> Any:
+    """Return an INSERT that is the effect of a message."""
+    values = {"id": message.receives * 1000 + message.id, "archived_at": message.sent_at}
+    values |= {"tenant": "", "queue": "effect", "sent_at": message.sent_at}
+    return insert(queue.tables.archive).values(**values, receives=0, body="null")
+
+
+def effects(queue: Any, engine: Any) -> int:
+    with engine.connect() as connection:
+        count = select(func.count()).select_from(queue.tables.archive)
+        return int(connection.scalar(count) or 0)
+
+
+@pytest.mark.parametrize("group", [None, "g"])
+def test_a_message_whose_handler_hangs_fails_and_comes_again(queue, hang, group):
+    """E2: although the handler's transaction has the lock of the message, or of SQLite."""
+    seen: list[Any] = []
+    ended: list[Any] = []
+
+    def handle(message: Message, session: Any) -> None:
+        seen.append((message.body, message.receives))
+        session.execute(effect_of(queue, message))
+        if message.body == "hangs" and message.receives == 1:
+            hang.wait(30)
+            try:  # too late: nothing of this is stored
+                session.execute(effect_of(queue, message))
+                session.commit()
+            except Exception as error:
+                ended.append(type(error).__name__)
+                raise
+
+    queue.send_many([Draft("hangs", group=group), "a", "b"])
+    worker = queue.worker(
+        handle,
+        concurrency=2,
+        sessions=sessionmaker(queue.engine),
+        timeout=0.4,
+        retry=lambda receives: 0.0,
+        grace=5,
+    )
+    with Running(worker):
+        until(lambda: left(queue) == 0, 20)
+        assert {("hangs", 1), ("hangs", 2)} <= set(seen)
+        if queue.engine.dialect.name != "sqlite":  # there another handler waits, and is late, too
+            assert {("a", 1), ("b", 1)} <= set(seen)
+        assert effects(queue, queue.engine) == 3
+        hang.set()
+        until(lambda: ended)
+        assert effects(queue, queue.engine) == 3
+
+
+def test_a_worker_ends_while_handlers_hang(queue, hang):
+    """E2: without a timeout; their messages are free for other workers then."""
+    begun: list[Any] = []
+
+    def handle(message: Message, session: Any) -> None:
+        begun.append(message.body)
+        hang.wait(30)
+
+    queue.send_many(["one", "two", "three"])
+    concurrency = 1 if queue.engine.dialect.name == "sqlite" else 2
+    options = {"concurrency": concurrency, "grace": 0.3, "sessions": sessionmaker(queue.engine)}
+    with Running(queue.worker(handle, **options)):
+        until(lambda: len(begun) == concurrency)
+    found: list[Any] = []
+    until(lambda: found.extend(bodies(queue.receive(5))) or len(found) == 3)
+    assert sorted(found) == ["one", "three", "two"]
+
+
+@pytest.mark.engines("postgresql")
+def test_handlers_that_hang_keep_no_place_in_the_pool(database, hang):
+    """E2: more of them than the pool has connections."""
+    engine = database.engine(pool_size=3, max_overflow=0, pool_timeout=2)
+    make_tables(engine)
+    seen: list[Any] = []
+
+    def handle(message: Message, session: Any) -> None:
+        seen.append(message.body)
+        if message.body == "hangs":
+            hang.wait(30)
+
+    with Queue(engine, "small", max_receives=1) as small:
+        small.send_many(["hangs"] * 5 + ["good"])
+        sessions = sessionmaker(engine)
+        with Running(small.worker(handle, sessions=sessions, timeout=0.1, grace=1)):
+            until(lambda: left(small) == 0, 20)
+        assert (small.metrics().dead, seen.count("good")) == (5, 1)
+    engine.dispose()
+
+
+@pytest.mark.needs("row-locks")
+def test_a_message_that_cannot_be_failed_holds_up_no_other(queue, hang, caplog):
+    """E2: its handler has opened a transaction that the worker does not know, and left it open."""
+    seen: list[Any] = []
+    sessions: list[Any] = []
+
+    def handle(message: Message) -> None:
+        if message.body == "leaves its transaction open" and not sessions:
+            sessions.append(sessionmaker(queue.engine)())
+            queue.delete(message, session=sessions[0])
+            raise ValueError("and fails")
+        seen.append(message.body)
+
+    queue.send_many(["leaves its transaction open", "good"])
+    with Running(queue.worker(handle, retry=lambda receives: 0.0)):
+        until(lambda: "good" in seen, 20)
+        assert "could not be failed" in caplog.text
+        sessions[0].rollback()
+        until(lambda: len(seen) == 2)
+    sessions[0].close()
+
+
+def test_a_task_that_does_not_end_when_it_is_cancelled(async_engine, sync, runner):
+    """E2: its message fails and comes again; the worker ends without it."""
+    seen: list[Any] = []
+
+    async def story() -> None:
+        over = asyncio.Event()
+
+        async def handle(message: Any, session: Any) -> None:
+            seen.append((message.body, message.receives))
+            await session.execute(effect_of(ours, message))
+            while message.body == "hangs" and message.receives == 1 and not over.is_set():
+                with suppress(asyncio.CancelledError):
+                    await asyncio.wait_for(over.wait(), 20)
+
+        async with AsyncQueue(async_engine, "real", visibility=5) as ours:
+
+            async def empty() -> bool:
+                found = await ours.metrics(exact=True)
+                return found.waiting + found.hidden == 0
+
+            worker = ours.worker(
+                handle,
+                sessions=async_sessionmaker(async_engine),
+                timeout=0.3,
+                grace=1,
+                retry=lambda receives: 0.0,
+            )
+            await ours.send_many(["hangs", "a"])
+            running = asyncio.create_task(worker.run())
+            await until_awaited(empty, 20)
+            worker.stop()
+            await asyncio.wait_for(running, 10)
+            assert sorted(seen) == [("a", 1), ("hangs", 1), ("hangs", 2)]
+            assert effects(ours, sync) == 2
+            over.set()
+            await asyncio.sleep(0.2)
+            assert effects(ours, sync) == 2
+
+    runner.run(story())
