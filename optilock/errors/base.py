@@ -55,9 +55,9 @@ class UnguardedStatementWarning(UserWarning):
 
 
 class SeparateUnitWarning(UserWarning):
-    """A unit of work runs inside another one on the same database and does not join it.
+    """A unit of work, or a queue's call, commits on its own inside a unit on the same database.
 
-    See ``docs/units.md``.
+    See ``docs/units.md`` and ``docs/queue.md``.
     """
 
 

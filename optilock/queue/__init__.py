@@ -25,6 +25,7 @@ worker              a loop that calls a function with each message
 handler_transactions  end the transaction of a handler that does not return
 worker_state        the messages that a worker holds, its options, and its log
 messages            messages, drafts and receipts; checks of arguments
+enclosing_units     calls without session= inside a unit of work
 failures            the error of a handler, read once
 errors              the errors of a queue
 =================== ================================================================================

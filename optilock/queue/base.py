@@ -28,6 +28,7 @@ from optilock.queue.connections import (
     Work,
     run_once_only,
 )
+from optilock.queue.enclosing_units import separate_work
 from optilock.queue.failures import Failure, failure_of
 from optilock.queue.message_operations import Operations
 from optilock.queue.messages import (
@@ -167,24 +168,27 @@ class Calls(OnConnections[Caller], Generic[Caller, Handler, WorkerT]):
             MessageTooLarge: it is longer than ``max_bytes``.
         """
         draft = Draft(body, delay=delay, ttl=ttl, headers=headers, group=group, dedup=dedup)
-        return (await self._run(self._sending([draft]), session))[0]
+        return (await self._run(self._sending("send", [draft], session), session))[0]
 
     @dual_method
     async def send_many(
         self, messages: Iterable[Any], *, session: Caller | None = None
     ) -> list[Sent]:
         """Send bodies, or :class:`~optilock.queue.Draft` with options: all of them, or none."""
-        return await self._run(self._sending(messages), session)
+        return await self._run(self._sending("send_many", messages, session), session)
 
-    def _sending(self, drafts: Iterable[Any]) -> Work[list[Sent]]:
+    def _sending(
+        self, call: str, drafts: Iterable[Any], session: Caller | None
+    ) -> Work[list[Sent]]:
         made = [one if isinstance(one, Draft) else Draft(one) for one in drafts]
         ready = [self._operations.ready(draft) for draft in made]
         if not ready:
             return lambda connection, inside: []
 
-        def work(connection: Connection, inside: bool) -> list[Sent]:
+        def send(connection: Connection, inside: bool) -> list[Sent]:
             return self._operations.send(connection, ready, inside)
 
+        work = self._separate(call, send) if session is None else send
         if all(one.dedup is not None for one in ready):
             return RepeatableWork(work)
         return run_once_only(SENDING.format(name=self.name), work)
@@ -267,18 +271,28 @@ class Calls(OnConnections[Caller], Generic[Caller, Handler, WorkerT]):
             MessageNotFound: a message is not in the queue any more.
             ReceiptExpired: another receiver got a message. The other messages are deleted.
         """
-        await self._end(self._operations.delete, messages, session)
+        await self._end("delete", messages, session)
 
     @dual_method
     async def archive(self, *messages: Message | Sent, session: Caller | None = None) -> None:
         """Move messages that are done to the archive."""
-        await self._end(self._operations.archive, messages, session)
+        await self._end("archive", messages, session)
 
-    async def _end(self, end: Callable[..., None], messages: Any, session: Caller | None) -> None:
+    async def _end(self, call: str, messages: Any, session: Caller | None) -> None:
         require_receipts(messages)
-        if messages:
-            work: Work[None] = lambda connection, inside: end(connection, messages, inside)  # noqa: E731
-            await self._run(self._ending(work), session)
+        if not messages:
+            return
+        end = getattr(self._operations, call)
+        work: Work[None] = lambda connection, inside: end(connection, messages, inside)  # noqa: E731
+        if session is None:
+            work = self._separate(call, work)
+        await self._run(self._ending(work), session)
+
+    def _separate(self, call: str, work: Work[R]) -> Work[R]:
+        """Return work that commits on its own; a unit of work around it may refuse that."""
+        return separate_work(
+            getattr(self.engine, "sync_engine", self.engine), self.store, call, work
+        )
 
     def _ending(self, work: Work[R]) -> Work[R]:
         return run_once_only(ENDING.format(name=self.name), work)

@@ -151,6 +151,16 @@ def _share_database(sessions: Any, around: Any) -> bool:
     return any(_same_database(one, other) for one in ours for other in theirs)
 
 
+def find_unit_around(engine: Engine) -> OwnTransaction | None:
+    """Return the innermost unit that runs here, writes, and is on the same database."""
+    for running in reversed(running_units.units_here()):
+        unit = running.unit
+        if isinstance(unit, OwnTransaction) and not unit.options.read_only:
+            if any(_same_database(engine, bind) for bind in binds_of_sessions(running.key)):
+                return unit
+    return None
+
+
 def _same_database(one: Engine | Connection, other: Engine | Connection) -> bool:
     """Return whether two units on these would be two transactions of one database.
 

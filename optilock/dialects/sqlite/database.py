@@ -379,6 +379,15 @@ def _one_by_one(
 class SQLiteMessages(Messages):
     begin = "BEGIN IMMEDIATE"
 
+    @contextmanager
+    def atomic_within(self, connection: sa.Connection, length: int) -> Iterator[None]:
+        """BEGIN waits for the lock; the limit is one of the connection, and is put back."""
+        before = int(connection.exec_driver_sql("PRAGMA busy_timeout").scalar() or 0)
+        connection.exec_driver_sql(f"PRAGMA busy_timeout = {min(length, before)}")
+        back = f"PRAGMA busy_timeout = {before}"
+        with send_afterwards(connection.exec_driver_sql, back), self.atomic(connection):
+            yield
+
     def skip_locked(self, query: sa.Select[Any], table: sa.Table) -> sa.Select[Any]:
         return query
 
