@@ -2,17 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, Dialect, Select, Table
+from sqlalchemy import (
+    Column,
+    ColumnElement,
+    Connection,
+    CursorResult,
+    Dialect,
+    Select,
+    Table,
+    Update,
+)
 from sqlalchemy.exc import DBAPIError
 
 from optilock.dialects.causes import Cause, ErrorCodes
-from optilock.dialects.rows import ask_with_hint, require_locks, sends_for_update
+from optilock.dialects.rows import (
+    ask_with_hint,
+    execute_unguarded,
+    require_locks,
+    sends_for_update,
+)
 from optilock.errors import ConfigurationError
 
+#: Columns of a row's key, and what they are equal to.
+KeyValues = Mapping[Column[Any], ColumnElement[Any]]
 #: In ``connection.info``: the driver is in its autocommit mode, and who has brought it there sees
 #: to it that a transaction begins where one is needed.
 BEGINS = "optilock.begins"
@@ -103,6 +120,45 @@ class RowLocks(ErrorCodes):
             if self.one_lock and self.classify(error) is Cause.LOCK_TIMEOUT:
                 return False  # there is no row to skip
             raise
+
+    def update_at_once(
+        self, connection: Connection, statement: Update, keys: KeyValues, params: Any
+    ) -> CursorResult[Any] | None:
+        """Send the UPDATE of one row, without waiting for its lock.
+
+        To be asked on a connection of its own, on which each statement commits itself: one that is
+        stopped in between has locked nothing.
+
+        Args:
+            keys: the columns of the row's key, and what they are equal to.
+
+        Returns:
+            The result, without a row where that is not there, or is passed over as locked; ``None``
+            where the server has refused to wait.
+
+        Raises:
+            ConfigurationError: optilock does not know the SQL for this database.
+        """
+        try:
+            with self.waiting(connection, Wait(skip=True)):
+                sent = self.pass_over_lock(statement, keys)
+                result: CursorResult[Any] = execute_unguarded(connection, sent, params)
+                return result
+        except DBAPIError as error:
+            if self.classify(error) is Cause.LOCK_TIMEOUT:
+                return None
+            raise
+
+    def pass_over_lock(self, statement: Update, keys: KeyValues) -> Update:
+        """Return the UPDATE in a form that does not wait; or as it is, where a setting forbids it.
+
+        Raises:
+            ConfigurationError: optilock does not know the SQL for this database.
+        """
+        raise ConfigurationError(
+            "A lease or a handle is renewed without waiting for locks, and optilock does not know"
+            " the SQL for that on this database: renew it yourself. Nothing was sent."
+        )
 
     def reads_snapshot(self, connection: Connection) -> bool:
         """Return whether writing a row that others have changed ends this transaction.

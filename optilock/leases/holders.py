@@ -41,18 +41,17 @@ from optilock.leases.columns import LEASE_ID, LeaseColumns
 from optilock.leases.condition import LEASE, NoHolder, refusal
 from optilock.leases.errors import LeaseLost
 from optilock.leases.names import Name, Place, is_same_name, name_of, place_of
-from optilock.leases.operations import acquire, find_loss, release_on, renew_on
+from optilock.leases.operations import acquire, do_at_once, renew_on
 from optilock.leases.renewal import (
     OnLost,
     RenewedPart,
-    do_at_once,
     held_in_thread,
     require_own_connections,
 )
 from optilock.leases.values import ENDLESS, Lease, milliseconds, read_id
 from optilock.mapped import facts
 from optilock.unit.parts import Part
-from optilock.watched.session.connections import given_session
+from optilock.watched.session.connections import given_session, own_statements
 from optilock.watched.session.record import demand, is_watched, own_demands
 
 T = TypeVar("T")
@@ -235,18 +234,29 @@ class Held(RenewedPart[LeaseLost]):
         return self._lease.fence
 
     def use(self, session: Session) -> None:
-        """Let a watched session write under the lease: :func:`optilock.leases.use`."""
+        """Let a watched session write under the lease: :func:`optilock.leases.use`.
+
+        Raises:
+            LeaseLost: it is lost; nothing was sent.
+        """
+        self.check()
         use(session, self._lease, on=self._on)
+        self.refuse_commits_of(session)
 
     def renew(self, engine: Engine) -> bool:
         began = time.monotonic()
-        renewed = self._do_at_once(engine, self.renew_on)
-        if not renewed and self._place.tells_writes:
+        renewed = self._do_at_once(engine, "renew")
+        if renewed is not None:
+            self._lease = renewed
+        elif self._place.tells_writes:
             self.note_renewed(began)  # the row is locked, so no other holder can follow
-        return renewed
+        return renewed is not None
 
     def end(self, engine: Engine) -> bool:
-        return self._do_at_once(engine, lambda one: release_on(one, self._place, self._lease.id))
+        return self._do_at_once(engine, "release") is not None
+
+    def is_mine(self, error: LeaseLost) -> bool:
+        return error.what == self._place.what
 
     def silence(self) -> LeaseLost:
         return LeaseLost(self._place.what, "lost")
@@ -254,11 +264,9 @@ class Held(RenewedPart[LeaseLost]):
     def renew_on(self, connection: Connection) -> None:
         self._lease = renew_on(connection, self._place, self._lease.id)
 
-    def _do_at_once(self, engine: Engine, do: Any) -> bool:
-        place, mine = self._place, self._lease.id
-        return do_at_once(
-            engine, place.lock(), place.columns.table, do, lambda one: find_loss(one, place, mine)
-        )
+    def _do_at_once(self, engine: Engine, call: str) -> Lease | None:
+        with own_statements(engine) as connection:
+            return do_at_once(connection, self._place, call, self._lease.id)
 
 
 @contextmanager

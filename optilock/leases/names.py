@@ -102,7 +102,11 @@ class Place:
     @cached_property
     def here(self) -> list[sa.ColumnElement[bool]]:
         """SQL: the row has this key."""
-        return [key == sa.bindparam(f"{KEY}{i}", type_=key.type) for i, key in enumerate(self.keys)]
+        return [key == value for key, value in self.key_values().items()]
+
+    def key_values(self) -> dict[sa.Column[Any], sa.ColumnElement[Any]]:
+        """The columns of the key, and the parameters that they are equal to."""
+        return {key: sa.bindparam(f"{KEY}{i}", type_=key.type) for i, key in enumerate(self.keys)}
 
     def lock(self) -> sa.Select[Any]:
         """Return a query of the row with its key as values, to be locked."""

@@ -29,6 +29,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
+from optilock.dialects import database_of
 from optilock.dialects.rows import execute_unguarded
 from optilock.leases.columns import LEASE_ID, LeaseColumns
 from optilock.leases.errors import LeaseHeld, LeaseLost
@@ -165,22 +166,39 @@ def _held(
     return lease_from(place.of, row)
 
 
+def do_at_once(connection: sa.Connection, place: Place, call: str, mine: Any) -> Lease | None:
+    """Renew or release the lease by one statement, which waits for no lock.
+
+    ``connection`` is one of :func:`~optilock.watched.session.connections.own_statements`.
+
+    Returns:
+        The lease; ``None`` if another transaction has locked the row.
+
+    Raises:
+        LeaseLost: it is lost.
+    """
+    require_row_counts(connection.dialect)
+    database, dialect, given = database_of(connection.dialect), connection.dialect, {_MINE: mine}
+    # SQLite stores what it returns once all of it is read.
+    returning = dialect.update_returning and not database.one_lock and call != "release"
+    statement = _statement(place, call, returning=returning)
+    keys = place.key_values()
+    result = database.update_at_once(connection, statement, keys, {**place.params, **given})
+    row = None if result is None else _answer(result, connection, place, call, mine)
+    if row is None:
+        row = place.read(connection, newest=False)
+        if row is None:
+            raise LeaseLost(place.what, "lost", status=409)
+        why = _refusal_of(place, call, row, given)
+        if why is not None:
+            raise why
+        return None
+    return lease_from(place.of, row) if row else Lease(place.of, mine)
+
+
 def renew_on(connection: sa.Connection, place: Place, mine: Any) -> Lease:
     """Renew the lease, on a connection without a session."""
     return lease_from(place.of, _write(connection, place, "renew", None, {_MINE: mine}))
-
-
-def release_on(connection: sa.Connection, place: Place, mine: Any) -> None:
-    """Release the lease, on a connection without a session."""
-    _write(connection, place, "release", None, {_MINE: mine})
-
-
-def find_loss(connection: sa.Connection, place: Place, mine: Any) -> Exception | None:
-    """Return why a lease cannot be renewed; ``None`` if it can. This waits for no lock."""
-    row = place.read(connection, newest=False)
-    if row is None:
-        return LeaseLost(place.what, "lost", status=409)
-    return _refusal_of(place, "renew", row, {_MINE: mine})
 
 
 def _write(
@@ -218,12 +236,28 @@ def _sent(
 ) -> Mapping[str, Any] | None:
     """Send the UPDATE; return the columns of the lease, or ``None`` if no row was written."""
     result = execute_unguarded(connection, statement, params)
+    return _answer(result, connection, place, call, params.get(_NEW, params.get(_MINE)))
+
+
+def _answer(
+    result: Any, connection: sa.Connection, place: Place, call: str, mine: Any
+) -> Mapping[str, Any] | None:
+    """Return the columns of the lease after the UPDATE; ``None`` if no row was written.
+
+    Where they are read afterwards, and the UPDATE has committed itself, another holder may have
+    come in between.
+    """
     if result.returns_rows:
         row = result.mappings().first()
         return None if row is None else dict(row)
     if not result.rowcount:
         return None
-    return _NOTHING if call == "release" else place.read(connection) or _NOTHING
+    if call == "release":
+        return _NOTHING
+    found = place.read(connection)
+    if found is None:
+        return None
+    return found if call == "break_" or found["lease_id"] == mine else None
 
 
 def _statement(place: Place, call: str, *, returning: bool) -> sa.Update:

@@ -1,9 +1,13 @@
 """Renewal of a lease or a handle while a ``with`` block runs.
 
-It runs on a connection of its own, for the time of one UPDATE, and waits for no lock: while another
-transaction has locked the row, perhaps the holder's own, it is tried again later. It does not wait
-for a server that does not answer either. When the time of the last answer is over, by our own
-clock, the lease or handle counts as lost.
+It is one UPDATE that commits itself, on a connection of its own, so a process that is stopped
+leaves no lock. It waits for no lock either: while another transaction has locked the row, perhaps
+the holder's own, it is tried again later. It does not wait for a server that does not answer. When
+the time of the last answer is over, by our own clock, the lease or handle counts as lost.
+
+Lost is lost: once the holder has learned it, from ``on_lost=``, ``held.check()``, ``held.lost`` or
+an error of a unit under it, the lease is not renewed any more. No unit begins under it, and no
+transaction under it is committed.
 
 A thread renews it (:func:`held_in_thread`), or a task (:mod:`optilock.leases.tasks`). Each attempt
 has a thread or a task of its own. One that waits for a server that does not answer is left behind,
@@ -19,7 +23,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
-from sqlalchemy import Connection, Engine, Select, Table
+from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import StatementError
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import SingletonThreadPool, StaticPool
@@ -29,7 +33,7 @@ from optilock.dialects import database_of
 from optilock.errors import ConfigurationError, OptilockError
 from optilock.unit.parts import Part
 from optilock.unit.sessions import is_async, make_session
-from optilock.watched.session.connections import separate_connection
+from optilock.watched.session.order import add_step
 
 E = TypeVar("E", bound=OptilockError)
 
@@ -58,6 +62,10 @@ class RenewedPart(Part, Generic[E]):
         #: By our own clock: when it is lost without another renewal.
         self._until = began + length
         self._error: E | None = None
+        #: The block has ended: the time of our own clock says nothing more.
+        self._over = False
+        #: It is lost, or it is renewed: one thread decides that.
+        self._settling = threading.Lock()
         self._renewing = threading.Lock()
         #: Sleeps for seconds; a task replaces it.
         self.pause: Callable[[float], object] = time.sleep
@@ -99,15 +107,49 @@ class RenewedPart(Part, Generic[E]):
     def begin(self, session: Session) -> None:
         self.use(session)
 
+    def before_flush(self, session: Session) -> None:
+        self.check()
+
+    def after(self, session: Session, error: BaseException | None) -> None:
+        if isinstance(error, self.lost_as) and self.is_mine(error):
+            self.note_lost(error)
+
+    def is_mine(self, error: E) -> bool:
+        """Return whether the error of a write is about this lease or handle."""
+        raise NotImplementedError
+
+    def refuse_commits_of(self, session: Session) -> None:
+        """From here on, refuse to commit what the session has written once this is lost."""
+        session.__dict__.setdefault(_HELD, []).append(self)
+        add_step("held", _HELD, before_commit=_refuse_lost)
+
     def note_renewed(self, began: float) -> None:
-        """Note that it lasts for a whole length again, from ``began`` by our own clock."""
-        self._until = began + self.length
+        """Note that it lasts for a whole length again, from ``began`` by our own clock.
+
+        Raises:
+            LeaseLost, HandleLost: it is lost.
+        """
+        with self._settling:
+            if self._error is None and time.monotonic() >= self._until:
+                self._error = self.silence()
+            if self._error is not None:
+                raise self._error
+            self._until = began + self.length
+
+    def note_lost(self, error: E) -> E:
+        """Note that it is lost; return the first error that has said so."""
+        with self._settling:
+            if self._error is None:
+                self._error = error
+            return self._error
 
     # -- for its holder ----------------------------------------------------------------------------
 
     @property
     def lost(self) -> E | None:
-        """The error, once it is lost."""
+        """The error, once it is lost. It stays lost."""
+        if self._error is None and not self._over and self.left <= 0:
+            return self.note_lost(self.silence())
         return self._error
 
     def check(self) -> None:
@@ -116,10 +158,21 @@ class RenewedPart(Part, Generic[E]):
         Raises:
             LeaseLost, HandleLost: it is lost, as far as is known here.
         """
+        error = self.lost
+        if error is None and self.left <= 0:
+            error = self.silence()
+        if error is not None:
+            raise error
+
+    def refuse_lost(self) -> None:
+        """Raise if the holder has learned that it is lost. Before that, a transaction that was
+        written in time can be committed.
+
+        Raises:
+            LeaseLost, HandleLost: it is lost.
+        """
         if self._error is not None:
             raise self._error
-        if time.monotonic() >= self._until:
-            raise self.silence()
 
     # -- a unit that reads a snapshot --------------------------------------------------------------
 
@@ -172,32 +225,33 @@ class RenewedPart(Part, Generic[E]):
         Raises:
             LeaseLost, HandleLost: it is lost.
         """
+        self.check()
         began = time.monotonic()
         if not self._renewing.acquire(blocking=False):
             return self.soon  # a unit of the holder is renewing it
         try:
             if not self.renew(engine):
-                if self.left <= 0:
-                    raise self.silence()
+                self.check()
                 return self.soon
+            self.note_renewed(began)
+            return self.first_wait
         except self.lost_as:
             raise
         except Exception as error:
             _hide_parameters(error)
-            if self.left <= 0:
-                raise self.silence() from error
+            lost = self.lost
+            if lost is not None:
+                raise lost from error
             _log.warning(
                 "Renewing %s has failed, and is tried again: %s", self.what, _text_of(error)
             )
             return self.soon
         finally:
             self._renewing.release()
-        self.note_renewed(began)
-        return self.first_wait
 
     def lose(self, error: Any) -> None:
         """Note that it is lost, and call ``on_lost``."""
-        self._error = error
+        error = self.note_lost(error)
         if self.on_lost is not None:
             try:
                 self.on_lost(error)
@@ -207,20 +261,22 @@ class RenewedPart(Part, Generic[E]):
     # -- the end -----------------------------------------------------------------------------------
 
     def end_once(self, engine: Engine) -> bool:
-        """End it; return ``False`` if it is locked: then it ends by itself, unless tried again."""
-        if self._error is not None:
-            return True
+        """End it; return ``False`` if it is locked: then it ends by itself, unless tried again.
+
+        One that is lost by our own clock may be in force in the database: it is ended, too.
+        """
         try:
             return self.end(engine)
         except self.lost_as as error:
-            self._error = error
+            self.note_lost(error)
         except Exception as error:
             self.not_ended(_text_of(error))
         return True
 
     def not_ended(self, why: str) -> None:
         """Log that it was not ended in time."""
-        _log.warning("Ending %s has failed, so it ends by itself: %s", self.what, why)
+        if self._error is None:
+            _log.warning("Ending %s has failed, so it ends by itself: %s", self.what, why)
 
     def conclude(self, error: BaseException | None) -> None:
         """Raise the error that it was lost, or add it as a note to the error of the block.
@@ -228,6 +284,7 @@ class RenewedPart(Part, Generic[E]):
         Raises:
             LeaseLost, HandleLost: it was lost before the end of the block.
         """
+        self._over = True
         if self._error is None:
             return
         if error is None:
@@ -236,27 +293,14 @@ class RenewedPart(Part, Generic[E]):
             error.add_note(f"optilock: {self._error}")
 
 
-def do_at_once(
-    engine: Engine,
-    here: Select[Any],
-    table: Table,
-    do: Callable[[Connection], object],
-    look: Callable[[Connection], Exception | None],
-) -> bool:
-    """Lock the row of ``here`` on a connection of its own, and do it; ``False`` if it is locked.
+#: In ``session.__dict__``: what the session writes under.
+_HELD = "_optilock_held"
 
-    Raises:
-        Exception: the error that ``look`` returns for a row that is locked, or gone.
-    """
-    with separate_connection(engine) as connection, connection.begin():
-        if database_of(connection.dialect).lock_at_once(connection, here, table):
-            do(connection)
-            return True
-    with separate_connection(engine) as connection:
-        why = look(connection)
-    if why is not None:
-        raise why
-    return False
+
+def _refuse_lost(session: Session) -> None:
+    """Before COMMIT: raise if what the session writes under is known to be lost."""
+    for held in session.__dict__[_HELD]:
+        held.refuse_lost()
 
 
 def _hide_parameters(error: Exception) -> None:
@@ -323,12 +367,13 @@ class Renewal:
         self._held, self._engine = held, engine
         self._attempt, self._over, self._pause = attempt, over, pause
         self._over_within = over_within
+        self._ending = False
 
     async def renew(self, on_lost: Callable[[], object] = lambda: None) -> None:
         """Renew it until the block is over, or it is lost."""
         held = self._held
         wait = held.first_wait
-        while not await result_of(self._over_within(wait)):
+        while not await result_of(self._over_within(min(wait, max(held.left, 0.001)))):
             attempt = self._attempt(lambda: held.renew_once(self._engine))
             done = await result_of(attempt.is_done(max(held.left, 0.001)))
             while not done and held.left > 0:  # a unit of the holder has renewed it
@@ -342,11 +387,14 @@ class Renewal:
                 if not self._over.is_set():
                     held.lose(error)
                     on_lost()
+                    await self.end(time.monotonic() + PATIENCE)
                 return
 
     async def end(self, until: float) -> None:
         """End it. If the holder's own open transaction has locked the row, do not wait for it."""
-        held = self._held
+        if self._ending:
+            return
+        self._ending, held = True, self._held
         soon = min(until, time.monotonic() + min(PATIENCE, held.length) / 4)
         while True:
             attempt = self._attempt(lambda: held.end_once(self._engine))

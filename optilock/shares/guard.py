@@ -41,21 +41,21 @@ from sqlalchemy.types import TypeEngine
 
 from optilock.conditions.condition import Condition, Given
 from optilock.conditions.demands import Demand
+from optilock.dialects import database_of
 from optilock.dialects.rows import execute_unguarded
-from optilock.errors import ConfigurationError, Entry
+from optilock.errors import ConfigurationError, Entry, row_name
 from optilock.leases.condition import ExplainedByMiss, MissCondition, label_of
 from optilock.leases.holders import next_ordinal, require_watched
 from optilock.leases.renewal import (
     OnLost,
     RenewedPart,
-    do_at_once,
     held_in_thread,
     require_own_connections,
 )
 from optilock.mapped import facts
 from optilock.shares.errors import AccessDenied, DeletePending, HandleLost, SharingViolation
 from optilock.shares.names import connection_of, handle_clause, name_in_sql, shares_of
-from optilock.shares.operations import close_on, heartbeat_on, open
+from optilock.shares.operations import close_on, heartbeat_at_once, heartbeat_on, open
 from optilock.shares.values import (
     ALL,
     DELETE,
@@ -70,6 +70,7 @@ from optilock.shares.values import (
 )
 from optilock.tables import ANY_UUID
 from optilock.unit.parts import Part
+from optilock.watched.session.connections import own_statements, separate_connection
 from optilock.watched.session.record import demand, demand_always, own_demands
 
 #: The value that each row has of its own: the handle under which it is written.
@@ -308,19 +309,35 @@ class Opened(RenewedPart[HandleLost]):
         return self._handle
 
     def use(self, session: Session) -> None:
-        """Let a watched session write the row through the handle: :func:`optilock.shares.use`."""
+        """Let a watched session write the row through the handle: :func:`optilock.shares.use`.
+
+        Raises:
+            HandleLost: it is lost; nothing was sent.
+        """
+        self.check()
         use(session, self._handle)
+        self.refuse_commits_of(session)
 
     def renew(self, engine: sa.Engine) -> bool:
-        handle = self._handle
-        table = handle.within.handles
-        here = _one().select_from(table).where(handle_clause(handle.within, handle.id, handle.name))
-        return do_at_once(engine, here, table, self.renew_on, self._gone)
+        with own_statements(engine) as connection:
+            renewed = heartbeat_at_once(connection, self._handle)
+        if renewed is not None:
+            self._handle = renewed
+        return renewed is not None
 
     def end(self, engine: sa.Engine) -> bool:
+        """Close it: that locks its name, and then sends more than one statement."""
         names = self._handle.within.names
         here = _one().select_from(names).where(names.c.name == self._handle.name)
-        return do_at_once(engine, here, names, self._close_on, lambda one: None)
+        with separate_connection(engine) as connection, connection.begin():
+            locked = database_of(connection.dialect).lock_at_once(connection, here, names)
+            if locked:
+                self._close_on(connection)
+        return locked
+
+    def is_mine(self, error: HandleLost) -> bool:
+        of = self._handle.of
+        return error.name in (self._handle.name, None if of is None else row_name(*of))
 
     def silence(self) -> HandleLost:
         return HandleLost(self._handle.name)
@@ -330,24 +347,13 @@ class Opened(RenewedPart[HandleLost]):
 
     def _close_on(self, connection: sa.Connection) -> None:
         """Close it. If its time was over, the lock of its name has closed it, and it was lost."""
-        alive = self._is_there(connection, self._handle.within.clock)
+        within = self._handle.within
+        mine = handle_clause(within, self._handle.id, self._handle.name)
+        found = _one().where(mine, within.handles.c.until > within.clock)
+        alive = execute_unguarded(connection, found).first() is not None
         self.state = close_on(connection, self._handle)
         if not alive:
-            self._error = self.silence()
-
-    def _gone(self, connection: sa.Connection) -> HandleLost | None:
-        """Return an error if it was closed. Its time can be read only while it is locked."""
-        return None if self._is_there(connection) else self.silence()
-
-    def _is_there(
-        self, connection: sa.Connection, now: sa.ColumnElement[Any] | None = None
-    ) -> bool:
-        """Return whether it is stored, and lasts longer than ``now``. This waits for no lock."""
-        within = self._handle.within
-        found = _one().where(handle_clause(within, self._handle.id, self._handle.name))
-        if now is not None:
-            found = found.where(within.handles.c.until > now)
-        return execute_unguarded(connection, found).first() is not None
+            self.note_lost(self.silence())
 
 
 @contextmanager

@@ -10,9 +10,10 @@ import uuid
 from dataclasses import replace
 from typing import Any
 
-from sqlalchemy import Connection, select, update
+from sqlalchemy import Connection, Update, literal, select, update
 from sqlalchemy.orm import Session
 
+from optilock.dialects import database_of
 from optilock.dialects.rows import execute_unguarded
 from optilock.errors import ConfigurationError
 from optilock.shares.errors import (
@@ -126,15 +127,51 @@ def heartbeat(session: Session, handle: Handle) -> Handle:
 
 def heartbeat_on(connection: Connection, handle: Handle) -> Handle:
     """Send a heartbeat, on a connection without a session."""
-    within = handle.within
     require_row_counts(connection.dialect)
+    if not execute_unguarded(connection, _heartbeat(handle)).rowcount:
+        raise HandleLost(handle.name)
+    return _kept(connection, handle)
+
+
+def heartbeat_at_once(connection: Connection, handle: Handle) -> Handle | None:
+    """Send a heartbeat by one statement, which waits for no lock.
+
+    ``connection`` is one of :func:`~optilock.watched.session.connections.own_statements`.
+
+    Returns:
+        The handle; ``None`` if another transaction has locked it.
+
+    Raises:
+        HandleLost: it is not open any more.
+    """
+    require_row_counts(connection.dialect)
+    table = handle.within.handles
+    keys = {table.c.name: literal(handle.name), table.c.id: literal(handle.id, table.c.id.type)}
+    database = database_of(connection.dialect)
+    result = database.update_at_once(connection, _heartbeat(handle), keys, {})
+    kept = _kept(connection, handle)
+    return kept if result is not None and result.rowcount else None
+
+
+def _heartbeat(handle: Handle) -> Update:
+    within = handle.within
     table = within.handles
     mine = handle_clause(within, handle.id, handle.name)
     until = add_milliseconds(within.clock, table.c.length)
-    kept = update(table).where(mine, table.c.until > within.clock).values(until=until)
-    if not execute_unguarded(connection, kept).rowcount:
+    return update(table).where(mine, table.c.until > within.clock).values(until=until)
+
+
+def _kept(connection: Connection, handle: Handle) -> Handle:
+    """Return the handle as it is stored.
+
+    Raises:
+        HandleLost: it is not there any more.
+    """
+    within = handle.within
+    mine = handle_clause(within, handle.id, handle.name)
+    row = execute_unguarded(connection, select(within.handles).where(mine)).mappings().first()
+    if row is None:
         raise HandleLost(handle.name)
-    row = execute_unguarded(connection, select(table).where(mine)).mappings().one()
     return replace(
         handle,
         access=letters(row["access"]),

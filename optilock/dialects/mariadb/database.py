@@ -25,7 +25,7 @@ from optilock.dialects.catalogue import Catalogue, Weakness
 from optilock.dialects.causes import Cause, by_code
 from optilock.dialects.commit_tokens import CommitTokens
 from optilock.dialects.connections import undo_at_checkin
-from optilock.dialects.locks import BEGINS, Wait
+from optilock.dialects.locks import BEGINS, KeyValues, Wait
 from optilock.dialects.mariadb import galera
 from optilock.dialects.mariadb.commit_tokens import MariaDBTokens
 from optilock.dialects.mariadb.migrations import (
@@ -164,6 +164,20 @@ class MariaDB(Database):
                 " the session. Nothing was sent."
             )
         return super().waiting(connection, wait)
+
+    def update_at_once(
+        self, connection: sa.Connection, statement: sa.Update, keys: KeyValues, params: Any
+    ) -> sa.CursorResult[Any] | None:
+        """``innodb_lock_wait_timeout`` of the connection, which is closed afterwards.
+
+        (https://mariadb.com/kb/en/innodb-system-variables/#innodb_lock_wait_timeout; MySQL waits
+        for one second, its least)
+        """
+        connection.exec_driver_sql("SET SESSION innodb_lock_wait_timeout = 0")
+        return super().update_at_once(connection, statement, keys, params)
+
+    def pass_over_lock(self, statement: sa.Update, keys: KeyValues) -> sa.Update:
+        return statement
 
     def share(self, query: sa.Select[Any], table: sa.Table) -> sa.Select[Any]:
         """LOCK IN SHARE MODE, through the primary key as well."""

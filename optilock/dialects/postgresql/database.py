@@ -14,7 +14,18 @@ from types import MappingProxyType
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Connection, Dialect, Insert, Select, Table, func, select, types
+from sqlalchemy import (
+    Connection,
+    Dialect,
+    Insert,
+    Select,
+    Table,
+    Update,
+    func,
+    literal_column,
+    select,
+    types,
+)
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.exc import DBAPIError
 
@@ -31,7 +42,7 @@ from optilock.dialects.catalogue import Catalogue, Weakness
 from optilock.dialects.causes import Cause
 from optilock.dialects.commit_tokens import CommitTokens
 from optilock.dialects.connections import undo_at_checkin
-from optilock.dialects.locks import BEGINS, Wait
+from optilock.dialects.locks import BEGINS, KeyValues, Wait
 from optilock.dialects.migrations import Names, TriggerDDL
 from optilock.dialects.postgresql.commit_tokens import PostgreSQLTokens
 from optilock.dialects.postgresql.cursors import describe_once, open_line
@@ -158,6 +169,15 @@ class PostgreSQL(Database):
     def lock_within(self, query: Select[Any], table: Table, wait: Wait) -> Select[Any]:
         nowait = wait.milliseconds == 0 and not wait.skip
         return query.with_for_update(of=table, key_share=True, nowait=nowait, skip_locked=wait.skip)
+
+    def pass_over_lock(self, statement: Update, keys: KeyValues) -> Update:
+        """SKIP LOCKED is for queries: one of the same row, which is asked once, ahead of it."""
+        there = statement.table.alias("unlocked")
+        found: Select[Any] = select(literal_column("1")).where(
+            *(there.c[column.key] == value for column, value in keys.items())
+        )
+        found = found.with_for_update(key_share=True, skip_locked=True)
+        return statement.where(found.correlate(None).exists())
 
     @contextmanager
     def waiting(self, connection: Connection, wait: Wait) -> Iterator[None]:

@@ -23,7 +23,7 @@ from optilock.dialects.base import Changes, Database, Form, Switch
 from optilock.dialects.catalogue import Catalogue
 from optilock.dialects.causes import Cause
 from optilock.dialects.connections import send_afterwards, undo_at_checkin
-from optilock.dialects.locks import BEGINS, Wait
+from optilock.dialects.locks import BEGINS, KeyValues, Wait
 from optilock.dialects.migrations import Names, TriggerDDL
 from optilock.dialects.queue_sql import HandlerConnection, Messages, Place
 from optilock.dialects.registry import register
@@ -136,6 +136,9 @@ class SQLite(Database):
 
     def lock_within(self, query: sa.Select[Any], table: sa.Table, wait: Wait) -> sa.Select[Any]:
         return query  # the one lock is taken before: see begin_writing
+
+    def pass_over_lock(self, statement: sa.Update, keys: KeyValues) -> sa.Update:
+        return statement  # one lock for all: see waiting
 
     @contextmanager
     def waiting(self, connection: sa.Connection, wait: Wait) -> Iterator[None]:

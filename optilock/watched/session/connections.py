@@ -65,6 +65,15 @@ def separate_connection(engine: Engine) -> Iterator[Connection]:
         pool.dispose()
 
 
+@contextmanager
+def own_statements(engine: Engine) -> Iterator[Connection]:
+    """Open such a connection, on which each statement commits itself."""
+    with separate_connection(engine) as connection:
+        connection.execution_options(isolation_level="AUTOCOMMIT")
+        with connection.begin():
+            yield connection
+
+
 def engine_to_write(session: Session, mapper: Mapper[Any]) -> Engine:
     """Return the engine to which the session writes rows of ``mapper``."""
     return session.get_bind(**bind_to_write(mapper)).engine

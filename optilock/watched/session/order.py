@@ -19,8 +19,9 @@
 rows that it keeps back and settles those that missed. When the objects are clean: *touches* that
 were written are forgotten.
 
-*Before COMMIT*, or the release of a savepoint: *touches*, which makes rows dirty again; *unsent*,
-which flushes rows written for a request whose condition was not compared; and then
+*Before COMMIT*, or the release of a savepoint: *held*, which refuses to commit
+writes under a lease that is lost; *touches*, which makes rows dirty again; *unsent*, which flushes
+rows written for a request whose condition was not compared; and then
 *promises*, which flushes and looks at the rows (:mod:`optilock.watched.guard.promises`).
 
 *When a transaction begins* on a connection, *after COMMIT*, *after a rollback* and *when it ends*,
@@ -62,7 +63,7 @@ ORDER: Mapping[str, tuple[str, ...]] = {
     "before_flush": ("beside", "touches", "roots", "request", "conditions", "guard"),
     "after_flush": ("guard",),
     "after_flush_postexec": ("touches",),
-    "before_commit": ("touches", "unsent", "promises"),
+    "before_commit": ("held", "touches", "unsent", "promises"),
     "after_begin": ("guard",),
     "after_commit": ("guard",),
     "after_rollback": ("guard",),

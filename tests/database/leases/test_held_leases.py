@@ -8,10 +8,11 @@ import threading
 import time
 import traceback
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, create_engine, event, text, update
+from sqlalchemy import Engine, create_engine, event, literal_column, select, text, update
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sessionmaker
 
 import optilock.asyncio
@@ -22,9 +23,15 @@ from optilock import (
     UnitOfWork,
     Versioned,
     leases,
+    shares,
     watch,
 )
+from optilock.dialects import database_of
 from optilock.leases import ENDLESS, Leasable, LeaseHeld, LeaseLost, LeasePolicy, Name, Names
+from optilock.shares import HandleLost
+from optilock.tables.names import SHARES, share_handles
+from optilock.testing import count_statements
+from optilock.watched.session.connections import separate_connection
 from tests.support.models import Base as Shared
 from tests.support.models import key
 
@@ -323,6 +330,138 @@ def test_what_the_driver_says_is_logged_without_the_id(desks: Engine, caplog: An
     assert not any(one in told for id in (mine, also) for one in (id.hex, str(id), repr(id)))
 
 
+# -- lost is lost (FAULTS B9) ----------------------------------------------------------------------
+
+HOLDS: dict[str, Any] = {
+    "lease": lambda engine, length: leases.lease(engine, (Desk, 1), length),
+    "name": lambda engine, length: leases.lease(engine, ROWS[1], length),
+    "handle": lambda engine, length: shares.opened(engine, "desk", "RW", seconds=length),
+}
+of_each = pytest.mark.parametrize("what", HOLDS)
+
+
+def stored_text(engine: Engine) -> str:
+    with Session(engine) as session:
+        return session.get_one(Desk, 1).text
+
+
+def wait_until_available(engine: Engine, of: Any) -> None:
+    until = time.monotonic() + 10
+    while state(engine, of).state != "available":
+        assert time.monotonic() < until
+        time.sleep(0.02)
+
+
+@of_each
+def test_b9_who_was_told_that_it_is_lost_writes_nothing_more(desks: Engine, what: str) -> None:
+    """Although it is in force in the database, as after a renewal that was under way."""
+    SHARES.tables.create_all(desks)
+    lost = (LeaseLost, HandleLost)
+    sessions = watch(sessionmaker(desks))
+    in_time, used = sessions(), sessions()
+    with pytest.raises(lost), HOLDS[what](desks, SHORT) as held:
+        if what != "handle":
+            held.use(in_time)
+            in_time.get_one(Desk, 1).text = "mine"
+            held.use(used)
+        held._renewing.acquire()
+        time.sleep(1.05 * SHORT)
+        with pytest.raises(lost):
+            held.check()
+        held._renewing.release()
+        with Session(desks) as session, session.begin():
+            if what == "handle":
+                session.execute(
+                    update(share_handles).values(until=datetime(2999, 1, 1, tzinfo=UTC))
+                )
+            else:  # it was given up at once
+                wait_until_available(desks, held.lease)
+                leases.acquire(session, held.lease, 60, proposed=held.lease.id)
+        with count_statements(desks) as sent:
+            for _ in range(2):
+                with pytest.raises(lost), UnitOfWork(desks, parts=[held]) as session:
+                    session.get_one(Desk, 1).text = "late"
+            with pytest.raises(lost):
+                held.use(used)
+            assert isinstance(held.lost, lost)
+            with pytest.raises(lost):
+                held.renew_once(desks)
+            if what != "handle":
+                with pytest.raises(lost):
+                    in_time.commit()
+        nothing = what == "handle" or sent.count == 0  # a handle may just be closed
+    in_time.close()
+    used.close()
+    assert nothing
+    with Session(desks) as session:
+        assert session.get_one(Desk, 1).text == ""
+
+
+def test_b9_a_unit_that_learns_of_it_inside_is_rolled_back(desks: Engine) -> None:
+    with pytest.raises(LeaseLost), leases.lease(desks, (Desk, 1), 60) as held:
+        with pytest.raises(LeaseLost), UnitOfWork(desks, parts=[held]) as session:
+            session.get_one(Desk, 1).text = "mine"
+            session.flush()
+            held.note_lost(held.silence())
+        text = stored_text(desks)
+    assert text == ""
+
+
+def test_b9_an_error_of_a_unit_says_it_too(desks: Engine) -> None:
+    with pytest.raises(LeaseLost), leases.lease(desks, (Desk, 1), 60) as held:
+        with Session(desks) as session, session.begin():
+            id = held.lease.id
+            leases.release(session, held.lease)
+        with pytest.raises(LeaseLost), UnitOfWork(desks, parts=[held]) as session:
+            session.get_one(Desk, 1).text = "mine"
+        with Session(desks) as session, session.begin():
+            leases.acquire(session, (Desk, 1), 60, proposed=id)
+        with pytest.raises(LeaseLost), UnitOfWork(desks, parts=[held]) as session:
+            session.get_one(Desk, 1).text = "mine"
+        text = stored_text(desks)
+    assert text == ""
+
+
+@pytest.mark.engines("postgresql", "mariadb", "sqlite-wal")
+@of_each
+def test_b9_a_renewal_that_is_stopped_leaves_no_lock(desks: Engine, what: str) -> None:
+    """Once its UPDATE is answered, another session can write the row at once."""
+    SHARES.tables.create_all(desks)
+    unlocked = []
+
+    def stopped(connection: Any, cursor: Any, statement: str, *more: Any) -> None:
+        if threading.current_thread().name == "renewal" and statement.startswith("UPDATE"):
+            with separate_connection(desks) as other, other.begin():
+                unlocked.append(database_of(other.dialect).lock_at_once(other, row, table))
+
+    with HOLDS[what](desks, 60) as held:
+        table = share_handles if what == "handle" else held._place.columns.table
+        row = select(literal_column("1")).select_from(table)
+        row = row.where(table.c.id == 1) if what == "lease" else row
+        event.listen(desks, "after_cursor_execute", stopped)
+        renewal = threading.Thread(target=held.renew_once, args=(desks,), name="renewal")
+        renewal.start()
+        renewal.join(20)
+        event.remove(desks, "after_cursor_execute", stopped)
+    assert unlocked == [True]
+
+
+@pytest.mark.engines("postgresql", "mariadb", "sqlite-wal")
+@of_each
+def test_b9_a_renewal_waits_for_no_lock_of_the_row(desks: Engine, what: str) -> None:
+    SHARES.tables.create_all(desks)
+    with HOLDS[what](desks, 60) as held:
+        table = share_handles if what == "handle" else held._place.columns.table
+        with desks.begin() as connection:
+            database_of(connection.dialect).begin_writing(connection, table)
+            row = select(literal_column("1")).select_from(table)
+            connection.execute(row.with_for_update())
+            began = time.monotonic()
+            assert held.renew_once(desks) == held.soon
+            assert time.monotonic() - began < 4  # SQLite and MariaDB wait for five seconds or more
+        assert held.renew_once(desks) == held.first_wait
+
+
 # -- refused ---------------------------------------------------------------------------------------
 
 
@@ -375,6 +514,26 @@ async def async_taken_away(engine: Any) -> None:
         await connection.execute(
             update(Desk.__table__).values(lease_id=None, version=Desk.__table__.c.version)
         )
+
+
+@pytest.mark.anyio
+async def test_b9_async_code_that_was_told_writes_nothing_more(async_desks: Any) -> None:
+    refused = False
+    with pytest.raises(LeaseLost):
+        async with optilock.asyncio.lease(async_desks, (Desk, 1), SHORT, on_lost=print) as held:
+            held._renewing.acquire()
+            await asyncio.sleep(1.05 * SHORT)
+            with pytest.raises(LeaseLost):
+                held.check()
+            held._renewing.release()
+            with pytest.raises(LeaseLost):
+                async with AsyncUnitOfWork(async_desks, parts=[held]) as session:
+                    (await session.get_one(Desk, 1)).text = "late"
+            refused = True
+    assert refused
+    assert (await async_state(async_desks)).state == "available"
+    async with AsyncUnitOfWork(async_desks) as session:
+        assert (await session.get_one(Desk, 1)).text == ""
 
 
 @pytest.mark.anyio
