@@ -192,6 +192,12 @@ class Facts:
         """The same, kept at the root of the hierarchy."""
         return frozenset(self._named_in("__version_commutes__"))
 
+    @cached_property
+    def last_change(self) -> frozenset[Any]:
+        """The attributes of the author and the time of the last change: each write sets them."""
+        options = ("__version_author__", "__version_time__")
+        return frozenset({getattr(self.mapper.class_, one, None) for one in options} - {None})
+
     def _named_in(self, option: str) -> Iterator[sa.Column[Any]]:
         """Yield the columns whose attributes an option of the hierarchy's classes names."""
         for member in self.mapper.self_and_descendants:

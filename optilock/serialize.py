@@ -2,7 +2,8 @@
 
 ``optilock.errors.Entry`` carries its sides as :class:`ReadOnly` mappings. ``as_dict()`` of entries,
 conflicts and events, and the problem documents of :mod:`optilock.web`, show values by
-:func:`as_json`. What a writer adds to a column (``__version_commutes__``) is a :func:`difference`.
+:func:`as_json`; pages for people show the last change of a row by :func:`last_change`. What a
+writer adds to a column (``__version_commutes__``) is a :func:`difference`.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import copy
 from base64 import b64encode
 from collections.abc import ItemsView, Iterable, Iterator, KeysView, Mapping, ValuesView
-from datetime import date, datetime, time
+from datetime import UTC, date, datetime, time
 from decimal import Context, Decimal, Inexact
 from enum import Enum
 from math import isfinite
@@ -99,6 +100,36 @@ def as_json(value: Any) -> Any:
         case set() | frozenset():
             return sorted((as_json(each) for each in value), key=str)
     return str(value)
+
+
+def last_change(by: Any, at: Any, *, now: datetime | None = None) -> str:
+    """Return "changed by Ada, 2 minutes ago", as much of it as is known; "" if nothing is.
+
+    A time without a zone is taken for UTC. One that is ahead of ``now``, because two clocks differ,
+    is "just now".
+    """
+    parts = ["changed" if by is None else f"changed by {as_json(by)}"]
+    if at is not None:
+        parts.append(_ago(at, now) if isinstance(at, datetime) else f"on {as_json(at)}")
+    if by is None:
+        return " ".join(parts) if at is not None else ""
+    return ", ".join(parts)
+
+
+def _ago(at: datetime, now: datetime | None) -> str:
+    then, today = (_in_utc(one or datetime.now(UTC)) for one in (at, now))
+    minutes = int((today - then).total_seconds() // 60)
+    if minutes < 1:
+        return "just now"
+    for size, unit in ((60, "minute"), (24, "hour"), (30, "day")):
+        if minutes < size:
+            return f"{minutes} {unit}{'' if minutes == 1 else 's'} ago"
+        minutes //= size
+    return f"on {then.date().isoformat()}"
+
+
+def _in_utc(at: datetime) -> datetime:
+    return at.replace(tzinfo=UTC) if at.utcoffset() is None else at
 
 
 def without_handled(error: BaseException, handled: BaseException | None) -> BaseException:

@@ -123,6 +123,10 @@ class Versioned:
     ``__problem_fields__``
         attributes whose values a problem document may show to a client
         (:mod:`optilock.web.problems`); none by default
+    ``__version_author__``, ``__version_time__``
+        the attributes of a row that hold the author and the time of its last change; optilock never
+        fills them in. A conflict then has both of the stored row (``entry.changed_by``,
+        ``entry.changed_at``), and its message and its problem document show them
     """
 
     __version_token__: ClassVar[
@@ -136,6 +140,8 @@ class Versioned:
     __on_delete__: ClassVar[OnDelete | None] = None
     __version_guard__: ClassVar[Policy | None] = None
     __problem_fields__: ClassVar[Collection[str]] = ()
+    __version_author__: ClassVar[str | None] = None
+    __version_time__: ClassVar[str | None] = None
 
     if TYPE_CHECKING:
         version: _Version

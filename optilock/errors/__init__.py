@@ -46,7 +46,8 @@ conflicts with their entries, :mod:`~optilock.errors.requests` the mistakes of a
 :mod:`optilock.leases.errors`, :mod:`optilock.shares.errors`, :mod:`optilock.queue.errors` and
 :mod:`optilock.exactly_once.errors` have the errors of leases, names, queues and keys. Every error
 can be pickled, with its notes and, if that can be pickled too, its cause. No message holds SQL, a
-secret, or a column value of a row besides its key and versions.
+secret, or a column value of a row besides its key, its versions, and the two that its class
+declares to be shown (``__version_author__``, ``__version_time__``).
 """
 
 from optilock.errors.base import (

@@ -7,8 +7,9 @@ A conflict has three sides, and an :class:`Entry` carries all of them::
     database   the values that are stored now, by another transaction
 
 It is a value: no session, no lazy loading, safe to pickle, to log, or to hand to another task. Its
-``repr`` has no values of columns. ``as_dict()``, which ``json.dumps`` takes, has them only on
-request: ``as_dict(values=True)``.
+``repr`` has no values of columns, but author and time of the last change, if the row's class
+declares them (``__version_author__``, ``__version_time__``). ``as_dict()``, which ``json.dumps``
+takes, has them only on request: ``as_dict(values=True)``.
 """
 
 from __future__ import annotations
@@ -20,7 +21,13 @@ from typing import Any, ClassVar, Generic, Literal, TypeVar
 
 from sqlalchemy.orm.exc import StaleDataError
 
-from optilock.errors.base import ConfigurationError, OptilockError, pickled_state, row_name
+from optilock.errors.base import (
+    ConfigurationError,
+    OptilockError,
+    pickled_state,
+    row_name,
+    short_text,
+)
 from optilock.serialize import ReadOnly, as_json, describe_changes, exact_sum
 
 T = TypeVar("T")
@@ -93,6 +100,23 @@ class Entry(Generic[T]):
     def __repr__(self) -> str:
         return f"<Entry of {self.describe()}>"
 
+    @property
+    def changed_by(self) -> Any:
+        """The author of the stored row's last change, by the class's ``__version_author__``.
+
+        ``None``: the class declares no such attribute, the row is gone, or the column is NULL.
+        """
+        return self._stored_in("__version_author__")
+
+    @property
+    def changed_at(self) -> Any:
+        """The time of that change, by the class's ``__version_time__``; ``None`` likewise."""
+        return self._stored_in("__version_time__")
+
+    def _stored_in(self, option: str) -> Any:
+        name = getattr(self.model, option, None)
+        return None if name is None or self.database is None else self.database.get(name)
+
     def apply_to(self, obj: T) -> T:
         """Set our changes on a fresh object of the same row, and return it.
 
@@ -125,6 +149,7 @@ class Entry(Generic[T]):
     def as_dict(self, *, values: bool = False) -> dict[str, Any]:
         """Return the row and both sides' changes for ``json.dumps``: names, key and versions.
 
+        Author and time of the last change stand there if the class declares them.
         ``values=True`` adds all values of the row.
         """
         shown = {
@@ -137,6 +162,8 @@ class Entry(Generic[T]):
             "compared": sorted(self.compared),
             "versions": self._versions_by_side(),
         }
+        last = {"changed_by": self.changed_by, "changed_at": self.changed_at}
+        shown.update((name, as_json(value)) for name, value in last.items() if value is not None)
         if values:
             shown.update({name: as_json(getattr(self, name)) for name in _MAPPINGS})
         return shown
@@ -156,7 +183,8 @@ class Entry(Generic[T]):
             text += f"; {describe_changes(self.conflicting, self.changes, self.original, stored)}"
         elif self.changes:
             text += f"; we changed {', '.join(sorted(self.changes))}"
-        known = [part for part in (self._versions(), self._values_compared()) if part]
+        parts = (self._versions(), self._values_compared(), self._last_change())
+        known = [part for part in parts if part]
         return text + (f" ({'; '.join(known)})" if known else "")
 
     @property
@@ -180,6 +208,12 @@ class Entry(Generic[T]):
             return f"the version is still {ours!r}"
         known = f"version {ours!r} was demanded" if self.demanded else f"we read version {ours!r}"
         return known if self.database is None else f"{known}, stored is {stored!r}"
+
+    def _last_change(self) -> str:
+        by, at = self.changed_by, self.changed_at
+        said = "" if by is None else f" by {short_text(by)}"
+        said += "" if at is None else f" at {as_json(at)}"
+        return said and f"last changed{said}"
 
     def _values_compared(self) -> str:
         if not self.compared:

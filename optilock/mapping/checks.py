@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Collection
+from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Column, Float, Integer, Numeric, Table
@@ -16,7 +17,7 @@ from optilock.mapped import facts
 from optilock.resolvers.column_groups import check_declared
 from optilock.resolvers.resolution import check_policy
 from optilock.resolvers.rules import check_resolver_for
-from optilock.tokens import CompareValues, Token
+from optilock.tokens import CompareValues, Timestamp, Token
 from optilock.tokens.guard_trigger import check_guard
 from optilock.undocumented.mappers import key_of_mapping
 
@@ -224,6 +225,7 @@ def check_options(mapper: Mapper[Any], cls: type[Any]) -> None:
         check_loosened(mapper, name, "__version_ignore__")
     for name in names_in(cls, "__problem_fields__", "attributes", "title"):
         column_named(mapper, name, f"{cls.__name__}.__problem_fields__ names {name!r}, which is")
+    _check_last_change(mapper, cls)
     check_declared(mapper, cls, named_by(mapper, "__version_ignore__"))
     if cls.__version_guard__ is not None:
         check_guard(cls.__version_guard__, token, f"{cls.__name__}.__version_guard__")
@@ -246,6 +248,8 @@ _OPTIONS = (
     "__on_conflict__",
     "__on_delete__",
     "__problem_fields__",
+    "__version_author__",
+    "__version_time__",
 )
 
 
@@ -259,6 +263,40 @@ def _check_spelling(cls: type[Any]) -> None:
                 f"{cls.__name__}.{name} is no option of optilock: {meant} was probably meant."
                 f" There are: {', '.join(_OPTIONS)}."
             )
+
+
+_TIME = "__version_time__"
+
+
+def _check_last_change(mapper: Mapper[Any], cls: type[Any]) -> None:
+    """Refuse a ``__version_author__`` or a ``__version_time__`` that is no such attribute."""
+    options = {"__version_author__": "updated_by", _TIME: "updated_at"}
+    for option, example in options.items():
+        name = getattr(cls, option)
+        if name is None:
+            continue
+        if not isinstance(name, str):
+            raise ConfigurationError(
+                f"{cls.__name__}.{option} is {name!r}: write the name of one attribute as a text,"
+                f" for example {option} = {example!r}, or None."
+            )
+        column = mapper.columns.get(name)
+        is_version = column is not None and column is facts(mapper).version
+        if is_version and option == _TIME and isinstance(facts(mapper).kind, Timestamp):
+            continue
+        what = f"{cls.__name__}.{option} names {name!r}, which is"
+        column = column_named(mapper, name, what)
+        if option == _TIME and not _may_hold_time(column):
+            raise ConfigurationError(
+                f"{what} of type {column.type!r}: a time is a column of type DateTime."
+            )
+
+
+def _may_hold_time(column: Column[Any]) -> bool:
+    try:
+        return issubclass(column.type.python_type, datetime)
+    except NotImplementedError:  # a type that does not say what it holds
+        return True
 
 
 def column_named(mapper: Mapper[Any], name: str, what: str) -> Column[Any]:

@@ -21,7 +21,7 @@ are settled.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import date, datetime, time
 from enum import Enum
 from typing import Any, Generic, TypeVar
@@ -39,6 +39,7 @@ from optilock.resolvers.merge import merge_text
 from optilock.resolvers.open_text import lines_with_marks, merge_with_marks
 from optilock.resolvers.resolution import Resolver
 from optilock.resolvers.rules import PerField, check_resolver_for, merge_fields
+from optilock.serialize import last_change
 
 T = TypeVar("T")
 
@@ -57,6 +58,14 @@ class FilledForm:
     open: Mapping[str, list[int]] = field(default_factory=dict)
     #: The row is missing, so the form cannot be saved.
     deleted: bool = False
+    #: The author and the time of the stored row's last change, if the class declares them.
+    changed_by: Any = None
+    changed_at: Any = None
+
+    @property
+    def last_change(self) -> str:
+        """The last change of the stored row, for people: "changed by Ada, 2 minutes ago"; or ""."""
+        return last_change(self.changed_by, self.changed_at)
 
     @property
     def texts(self) -> dict[str, str]:
@@ -77,6 +86,9 @@ class FilledForm:
         said = ["Nothing is saved yet, and nothing is lost."]
         if self.deleted:
             said.append("Somebody else has deleted it meanwhile.")
+        elif self.last_change:
+            said.append(f"It was {self.last_change}.")
+        asked = len(said)
         said += [
             f"Both of you have changed {name}. Meanwhile it says: {_as_text(value)}"
             for name, value in self.theirs.items()
@@ -87,7 +99,7 @@ class FilledForm:
             " and delete the marks."
             for name, lines in self.open.items()
         ]
-        if len(said) == 1:
+        if len(said) == asked and not self.deleted:
             said.append("The form has the edits of both: look at it, and save.")
         return " ".join(said)
 
@@ -134,7 +146,9 @@ def conflict_form(entry: Entry[Any], on_conflict: Resolver = merge_fields) -> Fi
             theirs[name] = stored.get(name)
     # Columns that belong together with my changes, and that they have changed.
     theirs |= {one: stored[one] for one in entry.conflicting - {*entry.changes} if one in stored}
-    return FilledForm(values, "", theirs, still_open)
+    return FilledForm(
+        values, "", theirs, still_open, changed_by=entry.changed_by, changed_at=entry.changed_at
+    )
 
 
 def _plain(changes: Mapping[str, Any]) -> dict[str, Any]:
@@ -235,7 +249,7 @@ class EditForm(Generic[T]):
         version = stored[facts(mapper).token]
         seen = sign_values(mapper, entry.identity, version, now, self.etags)
         theirs = {name: value for name, value in found.theirs.items() if name in values}
-        return FilledForm(values, seen, theirs, found.open)
+        return replace(found, values=values, seen=seen, theirs=theirs)
 
     def _identity(self, pk: Any) -> Identity:
         return identity_given("EditForm.save", inspect(self.model), pk)

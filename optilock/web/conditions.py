@@ -304,6 +304,8 @@ class ProblemDocument(TypedDict, total=False):
     detail: Required[str]
     etag: str
     conflicts: dict[str, dict[str, Any]]
+    changed_by: Any
+    changed_at: str
     names: list[str]
     index: int
 
@@ -319,6 +321,8 @@ _SCHEMA: Final[Mapping[str, Any]] = {
         "detail": {"type": "string"},
         "etag": {"type": "string", "description": "The ETag of the current version."},
         "conflicts": {"type": "object", "description": "For each field up to three values."},
+        "changed_by": {"description": "The author of the last change."},
+        "changed_at": {"type": "string", "description": "When it was changed last."},
         "names": {
             "type": "array",
             "items": {"type": "string"},

@@ -62,6 +62,13 @@ Each field has up to three values, as in :class:`~optilock.errors.Entry`: ``orig
 client, if known; ``current``, wanted by it; ``database``, now stored. A field whose values are all
 equal is left out: it is not in conflict. An error about several rows shows no values.
 
+``changed_by`` and ``changed_at`` are the author and the time of the stored row's last change, if
+the class declares the attributes that hold them; that line is the permission to show them::
+
+    class Page(Versioned, Base):
+        __version_author__ = "updated_by"
+        __version_time__ = "updated_at"
+
 **503** answers an error after which the database has certainly undone everything: a deadlock, a
 lock timeout, a transaction that could not be serialized, an unreachable server. The client can send
 the request again as it is, in a second (``Retry-After``). The server does not repeat it: it has
@@ -72,15 +79,11 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import date, time
-from decimal import Decimal
-from enum import Enum
 from traceback import walk_tb
 from types import FrameType, MappingProxyType
 from typing import Any, Final
-from uuid import UUID
 
 from sqlalchemy import inspect
 from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, NoResultFound
@@ -94,7 +97,6 @@ from optilock.exactly_once.errors import KeyInUse, KeyReused
 from optilock.leases.errors import LeaseHeld, LeaseLost
 from optilock.preconditions.entity_tags import PLAIN, ETags
 from optilock.queue.errors import MessageNotFound, MessageTooLarge, ReceiptExpired
-from optilock.serialize import as_json
 from optilock.shares.errors import (
     AccessDenied,
     DeletePending,
@@ -102,6 +104,7 @@ from optilock.shares.errors import (
     ReadOnlyName,
     SharingViolation,
 )
+from optilock.web.row_values import shown_of
 
 __all__ = ["ERRORS", "MEDIA_TYPE", "OF_VALUES", "Problem", "problem_of"]
 
@@ -210,12 +213,12 @@ def _of_conflict(error: Exception, etags: ETags) -> Problem:
     entries: tuple[errors.Entry[Any], ...] = getattr(error, "entries", ())
     one = entries[0] if len(entries) == 1 else None
     tag = getattr(error, "etag", None) or (None if one is None else _tag_in(one, etags))
-    conflicts = None if one is None else _values_of(one)
+    shown = {} if one is None else shown_of(one)
     if not isinstance(error, errors.PreconditionFailed):
-        return CONFLICT.problem(etag=tag, conflicts=conflicts)
+        return CONFLICT.problem(etag=tag, **shown)
     if entries and all(entry.database is None for entry in entries):
         return NOT_FOUND.problem()
-    return _with_tag(FAILED, FAILED.status, tag, conflicts=conflicts)
+    return _with_tag(FAILED, FAILED.status, tag, **shown)
 
 
 def _with_tag(kind: Kind, status: int, etag: str | None, **members: Any) -> Problem:
@@ -231,41 +234,6 @@ def _tag_in(entry: errors.Entry[Any], etags: ETags) -> str | None:
     mapper: Mapper[Any] = inspect(entry.model)
     identity = identity_in(mapper, entry.identity, entry.database)
     return None if version is None else etags.tag(mapper, identity, version)
-
-
-# -- values ----------------------------------------------------------------------------------------
-
-
-def _values_of(entry: errors.Entry[Any]) -> dict[str, dict[str, Any]] | None:
-    """Return the values of the fields that the class lists; ``None`` if it lists none."""
-    listed: Iterable[str] = getattr(entry.model, "__problem_fields__", ())
-    sides = {"original": entry.original, "current": entry.current, "database": entry.database}
-    found = {
-        name: {
-            side: as_json(values[name])
-            for side, values in sides.items()
-            if values is not None and name in values and _can_be_shown(values[name])
-        }
-        for name in listed
-        if _is_in_conflict(entry, name)
-    }
-    return {name: values for name, values in found.items() if values} or None
-
-
-def _is_in_conflict(entry: errors.Entry[Any], name: str) -> bool:
-    """Return ``False`` if the stored value is both the wanted one and the one that was seen."""
-    stored = entry.database
-    if stored is None or name not in entry.current:
-        return True
-    sides = (entry.original, entry.current)
-    return any(name in side and side[name] != stored.get(name) for side in sides)
-
-
-def _can_be_shown(value: Any) -> bool:
-    return value is None or isinstance(value, _SHOWN)
-
-
-_SHOWN = (str, int, float, Decimal, UUID, Enum, date, time, bytes, dict, list, tuple)
 
 
 def _shown_names(names: tuple[str, ...]) -> list[str] | None:

@@ -373,7 +373,11 @@ def test_a_class_shows_nothing_unless_it_says_so() -> None:
     assert "conflicts" not in body_of(error)[1]
 
 
-def test_what_openapi_says_of_a_document_has_every_member_that_one_can_have() -> None:
+def test_what_openapi_says_of_a_document_has_every_member_that_one_can_have(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Page, "__version_author__", "title")
+    monkeypatch.setattr(Page, "__version_time__", "title")
     unknown = BatchFailed(3, BadEntity("Page has colour", ["colour"]))
     found = [problem_of(error) for error in (unknown, PreconditionFailed([entry()]))]
     members = {name for problem in found if problem is not None for name in problem.body}

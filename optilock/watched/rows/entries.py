@@ -260,7 +260,8 @@ def _conflicting(attempt: Attempt, stored: Values | None) -> frozenset[str]:
     """Return the columns that both sides changed to different values, and their groups.
 
     A column that was set without having been loaded counts as changed by both sides: its original
-    is unknown. A column to which both sides only add is no conflict.
+    is unknown. A column to which both sides only add is no conflict, and neither is the author
+    or the time of the last change: each writer sets them.
     """
     if stored is None:
         return _NOTHING
@@ -270,6 +271,7 @@ def _conflicting(attempt: Attempt, stored: Values | None) -> frozenset[str]:
         name
         for name, ours in attempt.changes.items()
         if name in stored
+        and name not in class_facts.last_change
         and class_facts.columns[name] not in class_facts.ignored
         and _is_changed_by_both(attempt, name, ours, stored[name])
         and not (name in added and exact_sum(stored[name], added[name]) is not None)
