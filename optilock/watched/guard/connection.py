@@ -56,6 +56,7 @@ from optilock.watched.statements.refusals import (
     refuse_unversioned_change,
 )
 from optilock.watched.statements.requests import refuse_unconditional
+from optilock.watched.statements.unguarded import refuse_unguarded, refuse_unguarded_text
 from optilock.watched.statements.version import keep_version_of_table
 from optilock.watched.writes.shapes import is_of_mappers
 
@@ -105,6 +106,8 @@ def _cover(flush: Flush, connection: Connection) -> None:
                 raise flush.broken
             if type(statement) not in _CHANGES:
                 _check(flush, statement)
+                if is_strict(flush.session):
+                    refuse_unguarded(statement)
                 if flush.record.demands is not None:
                     refuse_unchecked(flush.record.demands, statement)
                 send_deferred(flush, connection)
@@ -125,6 +128,8 @@ def _cover(flush: Flush, connection: Connection) -> None:
     def exec_driver_sql(*args: Any, **options: Any) -> Any:
         flush.record.note_other_statement()
         try:
+            if is_strict(flush.session):
+                refuse_unguarded_text(args[0])
             if flush.record.demands is not None:
                 refuse_text(flush.record.demands, args[0])
             if flush.record.require_conditions:
@@ -162,6 +167,12 @@ def _send_change(
     """Send an UPDATE or DELETE of a listener, or one that takes links away."""
     _check(flush, statement)
     record = flush.record
+    if (
+        is_strict(flush.session)
+        and not record.in_statement
+        and not _is_of_a_row_written(flush, statement, params)
+    ):
+        refuse_unguarded(statement, params)
     if not (record.demands is None or record.demands_checked or record.in_statement):
         send_deferred(flush, connection)
         statement = add_demands_for_table(
@@ -258,13 +269,19 @@ def write_by_hand(
     return follow_statement(flush.session, connection, statement, params, send, flush)
 
 
+def _is_of_a_row_written(flush: Flush, statement: Any, params: Any) -> bool:
+    """Return whether it is of one row, by its key, that the flush writes and compares itself."""
+    found = _own_row(flush, statement, params) if isinstance(statement, Update) else None
+    return found is not None and _is_moved(flush, found[0])
+
+
 def _own_row(flush: Flush, statement: Update, params: Any) -> tuple[State, Column[Any]] | None:
     """Return the row's object and version column, if the statement leaves the version."""
     if flush.uow is None or statement.whereclause is None or is_ordered(statement):
         return None
     for mapper in flush.uow.mappers:
         token = mapper.version_id_col
-        if isinstance(token, Column) and token.table is statement.table:
+        if isinstance(token, Column) and statement.table == token.table:  # may be annotated
             if token.onupdate is None or _names(statement, params, token):
                 return None
             identity = single_key_of(mapper, statement, params)

@@ -79,7 +79,8 @@ def watch(
     model classes to resolvers; without one a conflict is raised as ``ConcurrencyError``.
     ``on_delete`` is an :class:`~optilock.resolvers.OnDelete`, or a mapping of model classes to
     them. With ``strict`` the sessions refuse to update or delete rows of a class without a version,
-    unless the class has ``__version_token__ = None``. ``own_flush``: see
+    unless the class has ``__version_token__ = None``, and statements that overwrite versioned rows
+    unseen (:mod:`optilock.watched.statements.unguarded`). ``own_flush``: see
     :mod:`optilock.watched.guard.own_flush`.
 
     Raises ``ConfigurationError`` for any other target, for a resolver or a policy that is not one,

@@ -83,6 +83,7 @@ from optilock.watched.statements.rollback_effects import (
     note_unseen_rows,
     unseen_rows_of,
 )
+from optilock.watched.statements.unguarded import refuse_unguarded, refuse_unguarded_text
 from optilock.watched.statements.version import (
     keep_version_of_table,
     refuse_update_of_table,
@@ -103,6 +104,7 @@ def guarded_execute(original: Execute) -> Execute:
             refuse_inner_writes(demands, statement)
         if is_strict(self):
             refuse_unversioned_change(statement)
+            refuse_unguarded(statement)
         reads: Reads | None = self.__dict__.get(READS_KEY)
         if reads is not None and lock_of(statement) is None:
             statement = reads.locked(self, statement, params, options)
@@ -122,6 +124,8 @@ def _send_change(call: Call) -> Any:
     statement, demands = call.statement, session_record(call.session).demands
     if is_strict(call.session):
         refuse_unversioned_change(statement)
+        if not call.is_by_key or _mapper_of(statement) is None:  # compared row by row
+            refuse_unguarded(statement, call.params)
     if isinstance(statement, (Update, Delete)):
         return _send_change_of_rows(call)
     if demands is not None:
@@ -274,6 +278,8 @@ def _replacements_for(
             refuse_unversioned_change(statement)
         if type(statement) in _CHANGES:
             return _execute_change(session, connection, native, statement, parameters, options)
+        if is_strict(session):
+            refuse_unguarded(statement)
         if record.demands is not None:
             refuse_unchecked(record.demands, statement)
         note_unseen_rows(session, unseen_rows_of(statement))
@@ -285,7 +291,10 @@ def _replacements_for(
         return connection.execute(statement, parameters, **options).scalar()
 
     def exec_driver_sql(statement: str, *args: Any, **options: Any) -> Any:
-        if record.demands is not None and owner() is not None:
+        session = owner()
+        if session is not None and is_strict(session):
+            refuse_unguarded_text(statement)
+        if record.demands is not None and session is not None:
             refuse_text(record.demands, statement)
         return type(connection).exec_driver_sql(connection, statement, *args, **options)
 
@@ -306,6 +315,8 @@ def _execute_change(
     bulk = type(cache) is MappersCache or is_of_mappers(  # handled in another module
         statement, parameters, cache, (owner_of(statement.table),)
     )
+    if not bulk and is_strict(session):
+        refuse_unguarded(statement, parameters)
     if not bulk and type(statement) is Update:
         refuse_update_of_table(statement, parameters)
     if bulk or not record.follows(connection):

@@ -22,8 +22,9 @@ needs no version declares ``__version_token__ = None``. Inserts, rows of a link 
 
 A flush is checked before it begins (:mod:`optilock.watched.guard.refusals`). Some changes appear
 only while it runs: a foreign key that becomes NULL because the parent is deleted, or the change of
-a listener. Their statement is refused, and the flush is rolled back. SQL text is not checked, and
-neither are changes by the database itself (ON DELETE CASCADE).
+a listener. Their statement is refused, and the flush is rolled back. SQL text of such tables
+is not checked, and neither are changes by the database itself (ON DELETE CASCADE).
+What a strict session refuses of versioned rows: :mod:`optilock.watched.statements.unguarded`.
 """
 
 from __future__ import annotations

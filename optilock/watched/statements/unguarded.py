@@ -1,41 +1,84 @@
-"""A search for statements that bypass the version.
+"""Statements that bypass the version, and a search for them.
 
 ::
 
     guard_statements(engine, "warn")       # in tests and in development
     guard_statements(engine, "forbid")     # where no statement should do it any more
+    SessionLocal = watch(sessionmaker(engine), strict=True)      # refuses them as well
 
-It checks all statements that the engine executes: Core UPDATE and DELETE of a versioned table, or
-of an alias of it, that do not compare the version (also inside a CTE, and of the other tables of
-joined rows), upserts that leave it unchanged, and SQL text that writes a versioned table and does
-not mention its version column. The statements of the ORM, and of optilock, do compare it, or move
-it on purpose (``update(Account)`` in a session), and pass.
+An UPDATE or DELETE that does not compare the version overwrites what its author may not have seen,
+also where it moves the version on. That is so for ``update(Account)`` and ``Query.delete()`` as for
+a statement of the table, an alias of it, one inside a CTE, and one of the other tables of joined
+rows; for upserts that leave the version unchanged; and for SQL text that writes a versioned table
+and does not mention its version column. These pass:
 
-``"warn"`` gives an ``UnguardedStatementWarning`` that points to the caller's line; ``"forbid"``
-raises ``UnguardedStatement`` before anything is sent. It helps to find code, and is off by
-default. It is no protection: text in a stored procedure is not checked (a trigger would see it).
+* a statement that compares the version in its WHERE (``unchanged()``), or gives it a value;
+* one that only adds to columns (``values(likes=Page.likes + 1)``) and moves the version: it writes
+  nothing over;
+* one that sets only columns of ``__version_ignore__``;
+* what the unit of work sends, SQLAlchemy's UPDATE by primary key, and optilock's own statements:
+  they compare it.
+
+:func:`guard_statements` checks all statements that an engine executes. ``"warn"`` gives an
+``UnguardedStatementWarning`` that points to the caller's line; ``"forbid"`` raises
+``UnguardedStatement`` before anything is sent. It helps to find code, and is off by default. It is
+no protection: text in a stored procedure is not checked (a trigger would see it).
+
+:func:`refuse_unguarded` checks the statements of a strict session, and its classes whose values are
+compared (``CompareValues``), too.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any, Literal
 from weakref import WeakKeyDictionary
 
-from sqlalchemy import Column, ColumnClause, Delete, Engine, False_, Insert, Update, event
-from sqlalchemy.sql import visitors
+from sqlalchemy import (
+    BinaryExpression,
+    BindParameter,
+    Column,
+    ColumnClause,
+    Delete,
+    Engine,
+    False_,
+    Insert,
+    StatementLambdaElement,
+    Table,
+    Update,
+    event,
+)
+from sqlalchemy.engine import Compiled
+from sqlalchemy.orm import FromStatement, Mapper
+from sqlalchemy.sql import operators, visitors
 
 from optilock.errors import (
     ConfigurationError,
     UnguardedStatement,
     UnguardedStatementWarning,
 )
-from optilock.mapping.tables import joined_tables, moved_by_flushes, versioned_tables
-from optilock.undocumented.statements import is_of_the_orm, values_of
+from optilock.mapped import facts
+from optilock.mapping.original_values import compared_names
+from optilock.mapping.tables import (
+    classes_over,
+    joined_tables,
+    moved_by_flushes,
+    owner_of,
+    versioned_tables,
+)
+from optilock.undocumented.statements import (
+    is_of_the_orm,
+    is_ordered,
+    names_set_by,
+    resolve_lambda,
+    subject_of,
+    values_of,
+)
 from optilock.watched.session.record import level_of_caller
-from optilock.watched.statements.refusals import leaves_version, replaces_rows
-from optilock.watched.statements.sql_text import unversioned_writes
+from optilock.watched.statements.refusals import inner_writes_of, leaves_version, replaces_rows
+from optilock.watched.statements.sql_text import may_write, sql_of, unversioned_writes
+from optilock.watched.statements.version import version_is_added
 
 _CHANGES = (Update, Delete, Insert)
 Mode = Literal["warn", "forbid"]
@@ -81,6 +124,10 @@ def changes_executed(context: Any) -> Iterator[tuple[Any, bool]]:
     """
     compiled = getattr(context, "compiled", None)
     statement = None if compiled is None else compiled.statement
+    if isinstance(statement, FromStatement):
+        statement = statement.element
+    elif isinstance(statement, StatementLambdaElement):
+        statement = resolve_lambda(statement)
     for cte in getattr(compiled, "ctes", None) or ():
         if isinstance(cte.element, _CHANGES):
             yield cte.element, True
@@ -95,12 +142,17 @@ def _problems(sql: str, context: Any) -> Iterator[str]:
         if statement is not None:
             yield from _problems_of_core(statement, context, inside=in_cte)
             continue
-        for name, verb, version in unversioned_writes(sql):
-            yield (
-                f"SQL text writes {name} ({verb}) without {version.name}: it goes around the check."
-                " Use objects in a session, optilock.bulk_update(), or compare and move"
-                f" {version.name} in the text."
-            )
+        yield from problems_of_text(sql)
+
+
+def problems_of_text(sql: str) -> Iterator[str]:
+    """Yield a sentence for each versioned table that the text writes without its version."""
+    for name, verb, version in unversioned_writes(sql):
+        yield (
+            f"SQL text writes {name} ({verb}) without {version.name}: it goes around the check."
+            " Use objects in a session, optilock.bulk_update(), or compare and move"
+            f" {version.name} in the text."
+        )
 
 
 # -- Core ------------------------------------------------------------------------------------------
@@ -119,14 +171,13 @@ def _problems_of_table(given: Any, statement: Any, context: Any, *, inside: bool
     is_joined = table in joined_tables()
     as_named = table is given and not (inside and is_joined)
     upsert = isinstance(statement, Insert)
-    if version is None or (as_named and not upsert and _is_from_orm(statement, context)):
+    if version is None or (as_named and not upsert and _is_of_mappers(context)):
         return
-    column = f"{version.table.description}.{version.name}" if is_joined else version.name
     if upsert:
         if replaces_rows(statement) or _leaves_version(statement, version, context):
-            yield _upsert_message(table.description, column)
-    elif not compares_version(statement, version):
-        yield _not_compared_message(statement, table.description, column)
+            yield _upsert_message(table.description, _shown(version, is_joined))
+    elif not is_guarded(statement, given, version, context.compiled.column_keys or ()):
+        yield _not_compared_message(statement, table, version)
 
 
 def version_of_table(table: Any) -> Any:
@@ -142,19 +193,42 @@ def _upsert_message(name: str, column: str) -> str:
     )
 
 
-def _not_compared_message(statement: Any, name: str, column: str) -> str:
-    verb = "UPDATE" if isinstance(statement, Update) else "DELETE"
+def _shown(version: Column[Any], with_table: bool) -> str:
+    return f"{version.table.description}.{version.name}" if with_table else version.name
+
+
+def _not_compared_message(statement: Any, table: Any, version: Column[Any]) -> str:
+    verb, bulk = ("UPDATE", "bulk_update")
+    if isinstance(statement, Delete):
+        verb, bulk = ("DELETE", "bulk_delete")
+    what, column = table.description, _shown(version, table in joined_tables())
+    if is_of_the_orm(statement):
+        what, column = _names_of_class(statement, version) or (what, column)
     return (
-        f"A Core {verb} of {name} does not compare {column}: it overwrites what its"
-        " author may not have seen. Change objects in a session, use optilock.bulk_update(),"
-        f" or add {column} to its WHERE."
+        f"The {verb} of {what} does not compare {column}: it overwrites what its author may not"
+        " have seen. Add where(unchanged(obj)) of optilock.statements for loaded objects, or"
+        f" {column} to its WHERE, in the version that was read; for many rows use"
+        f" optilock.{bulk}(). If the write is to win over others, change objects in a session"
+        " after optilock.overwrite(obj)."
     )
 
 
+def _names_of_class(statement: Any, version: Column[Any]) -> tuple[str, str] | None:
+    """Return the names of the class and of its version's attribute."""
+    mapper = getattr(subject_of(statement), "mapper", None)
+    if not isinstance(mapper, Mapper) or mapper.version_id_col is not version:
+        return None
+    cls = mapper.class_.__name__
+    return cls, f"{cls}.{facts(mapper).token}"
+
+
+def _is_of_mappers(context: Any) -> bool:
+    """Return whether the unit of work sends it, or an UPDATE by primary key."""
+    return "compiled_cache" in getattr(context, "execution_options", {})
+
+
 def _is_from_orm(statement: Any, context: Any) -> bool:
-    """Return whether it is of the unit of work, or ``update(Account)``, which moves the version."""
-    options = getattr(context, "execution_options", {})
-    return "compiled_cache" in options or is_of_the_orm(statement)
+    return _is_of_mappers(context) or is_of_the_orm(statement)
 
 
 def _leaves_version(statement: Insert, version: Column[Any], context: Any) -> bool:
@@ -168,12 +242,162 @@ def _leaves_version(statement: Insert, version: Column[Any], context: Any) -> bo
     return leaves_version(statement, version, {name for row in rows[:1] for name in row} - added)
 
 
-def compares_version(statement: Any, version: Column[Any]) -> bool:
+def compares_version(statement: Any, version: Column[Any], *, where_only: bool = False) -> bool:
     """Return whether it compares the version in its WHERE, sets it, or matches nothing at all."""
-    if any(getattr(n, "key", n) in (version.key, version.name) for n in values_of(statement)):
+    if not where_only and any(
+        getattr(n, "key", n) in (version.key, version.name) for n in values_of(statement)
+    ):
         return True
     where = statement.whereclause
     return where is not None and any(
         isinstance(one, False_) or (isinstance(one, ColumnClause) and version.shares_lineage(one))
         for one in visitors.iterate(where)
     )
+
+
+def is_guarded(
+    statement: Any,
+    given: Any,
+    version: Column[Any],
+    parameters: Collection[str] = (),
+    *,
+    watched: bool = False,
+) -> bool:
+    """Return whether the UPDATE or DELETE of the table (or alias) ``given`` overwrites nothing.
+
+    ``parameters``: columns of its table that are set by its parameters. A ``watched`` session moves
+    the version of a class that has SQLAlchemy's ``version_id_col``, too.
+    """
+    added = version_is_added(statement)
+    if version.key in parameters and not added:
+        return True
+    if compares_version(statement, version, where_only=added):
+        return True
+    if isinstance(statement, Delete) or not isinstance(given, Table):
+        return False
+    return _sets_ignored(statement, given, parameters) or (
+        not parameters
+        and given not in joined_tables()
+        and (
+            added
+            or version.onupdate is not None
+            or (watched and is_of_the_orm(statement))
+            or _moves_by_itself(version)
+        )
+        and _only_adds(statement, version)
+    )
+
+
+def _sets_ignored(statement: Update, table: Any, parameters: Collection[str]) -> bool:
+    """Return whether it sets only columns of ``__version_ignore__``."""
+    mapper = joined_tables().get(table) or owner_of(table)
+    ignored = facts(mapper).ignored if mapper is not None else ()
+    keys = {column.key for column in ignored if table == column.table}  # may be annotated
+    names = {str(getattr(name, "key", name)) for name in names_set_by(statement)} | {*parameters}
+    if version_is_added(statement) and mapper is not None:
+        names.discard(mapper.version_id_col.key)  # type: ignore[union-attr]
+    return bool(names) and names <= keys
+
+
+def _moves_by_itself(version: Column[Any]) -> bool:
+    mapper = owner_of(version.table)
+    return mapper is not None and facts(mapper).by_itself
+
+
+def _only_adds(statement: Update, version: Column[Any]) -> bool:
+    """Return whether it sets columns to themselves, plus or minus a number."""
+    return not is_ordered(statement) and all(
+        _is_sum(statement.table, getattr(named, "key", named), value)
+        for named, value in values_of(statement).items()
+        if getattr(named, "key", named) != version.key
+    )
+
+
+def _is_sum(table: Any, key: str, value: Any) -> bool:
+    return (
+        isinstance(value, BinaryExpression)
+        and value.operator in (operators.add, operators.sub)
+        and isinstance(value.left, ColumnClause)
+        and isinstance(value.right, BindParameter)
+        and table == value.left.table
+        and key == value.left.key
+    )
+
+
+# -- strict sessions -------------------------------------------------------------------------------
+
+
+def refuse_unguarded(statement: Any, params: Any = None) -> None:
+    """Refuse a statement of a strict session that overwrites versioned rows unseen.
+
+    Raises:
+        UnguardedStatement: it is such an UPDATE or DELETE, or has one inside, or is such a text.
+    """
+    if isinstance(statement, StatementLambdaElement):
+        statement = resolve_lambda(statement)
+    elif isinstance(statement, Compiled) and statement.statement is not None:
+        statement = statement.statement
+    if isinstance(statement, (Update, Delete)):
+        _refuse_change(statement, params)
+    elif (sql := sql_of(statement)) is not None:
+        refuse_unguarded_text(sql)
+        return
+    for one in inner_writes_of(statement):
+        if isinstance(one, (Update, Delete)):
+            _refuse_change(one, None)
+
+
+def refuse_unguarded_text(sql: str) -> None:
+    """Refuse a SQL text that writes a versioned table without its version."""
+    if may_write(sql):
+        for problem in problems_of_text(sql):
+            raise UnguardedStatement(f"{problem} Nothing was sent.")
+
+
+def _refuse_change(statement: Update | Delete, params: Any) -> None:
+    rows = params if isinstance(params, list) else [params or {}]
+    named = values_of(statement) if isinstance(statement, Update) else ()
+    others = {getattr(name, "table", statement.table) for name in named} - {statement.table}
+    for given in (statement.table, *others):
+        table: Any = getattr(given, "element", given)
+        columns = getattr(table, "columns", ())
+        is_update = isinstance(statement, Update)
+        parameters = {name for row in rows for name in row if is_update and name in columns}
+        version = version_of_table(table)
+        if version is None:
+            _refuse_uncompared_values(statement, table, parameters)
+        elif not is_guarded(statement, given, version, parameters, watched=True):
+            raise UnguardedStatement(
+                f"{_not_compared_message(statement, table, version)} The session is strict; a"
+                " statement that is meant for rows in any version is sent by one that is not."
+                " Nothing was sent."
+            )
+
+
+def _refuse_uncompared_values(statement: Any, table: Any, parameters: Collection[str]) -> None:
+    """Refuse a statement of rows that are compared by values, if its WHERE leaves some out."""
+    mapper = next((one for one in classes_over(table) if facts(one).compares), None)
+    if mapper is None:
+        return
+    deleting = isinstance(statement, Delete)
+    names = set() if deleting else {getattr(n, "key", n) for n in names_set_by(statement)}
+    changed = {
+        name
+        for name, column in facts(mapper).columns.items()
+        if column.key in {*names, *parameters}
+    }
+    where: Any = () if statement.whereclause is None else visitors.iterate(statement.whereclause)
+    compared = [one for one in where if isinstance(one, ColumnClause)]
+    left = [
+        name
+        for name in sorted(compared_names(mapper, changed=changed, deleting=deleting))
+        if not any(facts(mapper).columns[name].shares_lineage(one) for one in compared)
+    ]
+    if left:
+        cls, verb = mapper.class_.__name__, "DELETE" if deleting else "UPDATE"
+        raise UnguardedStatement(
+            f"The {verb} of {cls} does not compare {', '.join(left)}: it overwrites what its"
+            f" author may not have seen, because rows of {cls} have no version and are compared by"
+            " their values. Add these values, as they were read, to its WHERE, or change objects in"
+            " a session. Nothing was sent."
+        )

@@ -33,6 +33,7 @@ from typing import Any, NoReturn
 
 import sqlalchemy as sa
 from sqlalchemy.orm import InstanceState, Mapper, Session
+from sqlalchemy.sql import visitors
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
 from optilock.dialects.values import rows_with_keys
@@ -86,7 +87,7 @@ def keep_version(mapper: Mapper[Any], statement: sa.Update) -> sa.Update:
     token = facts(mapper).version
     if token.table is not mapper.local_table or token.onupdate is None or is_ordered(statement):
         return statement  # an ordered statement cannot be added to: there the version moves
-    return statement.values({token: token})
+    return _added(statement.values({token: token}))
 
 
 def keep_version_of_table(session: Session, statement: Any, params: Any) -> Any:
@@ -103,7 +104,7 @@ def keep_version_of_table(session: Session, statement: Any, params: Any) -> Any:
     if token.key in names or is_ordered(statement):
         return statement
     stays = class_stands_still(session, mapper) or _are_ignored(mapper, table, names)
-    return statement.values({token: token}) if stays else statement
+    return _added(statement.values({token: token})) if stays else statement
 
 
 def _are_ignored(mapper: Mapper[Any], table: Any, names: set[str]) -> bool:
@@ -126,7 +127,20 @@ def move_version(mapper: Mapper[Any], statement: sa.Update) -> sa.Update:
         return statement
     if is_ordered(statement):
         raise version_not_moved_error(mapper, "ordered_values() cannot be added to")
-    return statement.values(dict(next_version_values(mapper)))
+    return _added(statement.values(dict(next_version_values(mapper))))
+
+
+_ADDED = "optilock_version_added"
+
+
+def _added(statement: sa.Update) -> sa.Update:
+    """Return the statement, marked: optilock has given the version a value, and not the program."""
+    return statement.execution_options(**{_ADDED: True})
+
+
+def version_is_added(statement: sa.Update | sa.Delete) -> bool:
+    """Return whether only optilock has given the version of the statement a value."""
+    return _ADDED in statement.get_execution_options()
 
 
 def move_in_other_table(
@@ -135,6 +149,7 @@ def move_in_other_table(
     """Move the versions of ``mapper``'s rows whose part in ``table`` the statement matches."""
     refuse_autocommit(connection, f"An UPDATE of {mapper.class_.__name__}, in two tables,")
     token = facts(mapper).version
+    _refuse_compared_apart(mapper, token, statement)
     pairs = [
         (column_in(mapper, key, token.table), column_in(mapper, key, table))
         for key in mapper.primary_key
@@ -144,6 +159,20 @@ def move_in_other_table(
     connection.execute(
         token.table.update().where(here).values(next_version_values(mapper)), params or {}
     )
+
+
+def _refuse_compared_apart(mapper: Mapper[Any], token: Any, statement: sa.Update) -> None:
+    """Refuse a WHERE with a version that is moved before the statement: it would find no row."""
+    for criterion in criteria_of(statement):
+        for one in visitors.iterate(criterion):
+            if isinstance(one, sa.ColumnClause) and token.shares_lineage(one):
+                name = mapper.class_.__name__
+                raise ConfigurationError(
+                    f"The UPDATE of {name} compares {token.name!r}, which is in another table"
+                    f" ({token.table.description}) and moves before it: it would find no row. Use"
+                    f" optilock.bulk_update(session, {name}, ...) with the versions that were read,"
+                    " or change the objects. Nothing was sent."
+                )
 
 
 def versioned_children(mapper: Mapper[Any]) -> list[Mapper[Any]]:

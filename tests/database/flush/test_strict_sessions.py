@@ -6,7 +6,18 @@ import pickle
 from typing import Any
 
 import pytest
-from sqlalchemy import Column, ForeignKey, Table, delete, event, insert, select, update
+from sqlalchemy import (
+    Column,
+    ForeignKey,
+    Table,
+    delete,
+    event,
+    insert,
+    lambda_stmt,
+    select,
+    text,
+    update,
+)
 from sqlalchemy.ext.asyncio import async_sessionmaker
 from sqlalchemy.orm import (
     DeclarativeBase,
@@ -17,8 +28,19 @@ from sqlalchemy.orm import (
     sessionmaker,
 )
 
-from optilock import AsyncUnitOfWork, ConfigurationError, UnitOfWork, Versioned, unit_of_work, watch
+from optilock import (
+    AsyncUnitOfWork,
+    ConfigurationError,
+    UnitOfWork,
+    Versioned,
+    bulk_update,
+    unit_of_work,
+    watch,
+)
+from optilock.errors import UnguardedStatement
+from optilock.statements import unchanged
 from optilock.testing.counting import count_statements
+from optilock.tokens import CompareValues
 from tests.support.models import key
 from tests.support.work import calls_of
 
@@ -80,6 +102,13 @@ class Native(Base):
     __mapper_args__ = {"version_id_col": revision}
 
 
+class Compared(Versioned, Base):
+    __tablename__ = "strict_compared"
+    __version_token__ = CompareValues("n")
+    id: Mapped[int] = key()
+    n: Mapped[int]
+
+
 class Short(Base):
     """Another class over the pages, that knows nothing of their version."""
 
@@ -92,7 +121,7 @@ class Short(Base):
 @pytest.fixture
 def rows(store: Any) -> None:
     tags = [Tag(id=1, n=0), Tag(id=2, n=0, above_id=1)]
-    store(*tags, Log(id=1, n=0), Native(id=1, n=0))
+    store(*tags, Log(id=1, n=0), Native(id=1, n=0), Compared(id=1, n=0))
     store(Page(id=1, n=0, tags=[Tag(id=3, n=0)]), Line(id=1, n=0, page_id=1))
 
 
@@ -257,8 +286,91 @@ def test_a_statement_inside_of_a_query_counts(strict):
         strict.execute(select(inside.c.id))
 
 
+UNSEEN = {
+    "update(Model)": lambda s: s.execute(update(Page).values(n=5)),
+    "made of itself": lambda s: s.execute(update(Page).values(n=Page.n * 2)),
+    "delete(Model)": lambda s: s.execute(delete(Page).where(Page.id == 1)),
+    "update(table)": lambda s: s.execute(update(Page.__table__).values(n=5)),
+    "delete(table)": lambda s: s.execute(delete(Page.__table__)),
+    "parameters": lambda s: s.execute(update(Page.__table__), {"n": 5}),
+    "Query.update": lambda s: s.query(Page).update({"n": 5}),
+    "Query.delete": lambda s: s.query(Page).filter_by(id=1).delete(),
+    "lambda": lambda s: s.execute(lambda_stmt(lambda: update(Page).values(n=5))),
+    "version_id_col": lambda s: s.execute(update(Native).values(n=5)),
+    "of the connection": lambda s: s.connection().execute(update(Page).values(n=5)),
+    "table, of the connection": lambda s: s.connection().execute(delete(Page.__table__)),
+    "lambda, of the connection": lambda s: s.connection().execute(
+        lambda_stmt(lambda: update(Page).values(n=5))
+    ),
+    "text": lambda s: s.execute(text("UPDATE strict_pages SET n = 5")),
+    "text, of the connection": lambda s: s.connection().exec_driver_sql("DELETE FROM strict_pages"),
+    "compared values": lambda s: s.execute(update(Compared).values(n=5)),
+    "delete of compared values": lambda s: s.execute(delete(Compared).where(Compared.id == 1)),
+}
+
+
+@pytest.mark.parametrize("send", UNSEEN.values(), ids=UNSEEN)
+def test_a_statement_that_compares_no_version_is_refused(strict, stored, send):
+    """B1: a strict session sends no UPDATE or DELETE that overwrites versioned rows unseen."""
+    with pytest.raises(UnguardedStatement, match="Nothing was sent") as caught:
+        send(strict)
+    assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
+    strict.commit()
+    assert [stored(one, 1)["n"] for one in (Page, Native, Compared)] == [0, 0, 0]
+
+
+def test_the_error_says_what_to_write_instead(strict):
+    """B1: the text names unchanged(), a version in WHERE, bulk_update and overwrite."""
+    with pytest.raises(UnguardedStatement) as caught:
+        strict.execute(update(Page).values(n=5))
+    for name in ("unchanged(obj)", "Page.version to its WHERE", "bulk_update()", "overwrite(obj)"):
+        assert name in str(caught.value)
+    with pytest.raises(UnguardedStatement, match="bulk_delete"):
+        strict.execute(delete(Page))
+
+
+def test_what_a_listener_sends_is_refused_too(strict, stored):
+    """B1: so is the statement of a listener, but not one of the row that the flush writes."""
+    sent = [update(Page).values(n=7)]
+
+    @event.listens_for(Page, "before_update")
+    def before_update(mapper: Any, connection: Any, page: Any) -> None:
+        for statement in sent:
+            connection.execute(statement)
+
+    try:
+        changed(strict, Page)
+        with pytest.raises(UnguardedStatement, match="Page"):
+            strict.commit()
+        strict.rollback()
+        sent[:] = [update(Page).where(Page.id == 1).values(n=7)]
+        changed(strict, Page)
+        strict.commit()
+    finally:
+        event.remove(Page, "before_update", before_update)
+    assert stored(Page, 1)["version"] == 2
+
+
+def test_what_compares_the_version_or_only_adds_is_sent(strict, stored):
+    """B1: forms that overwrite nothing pass: unchanged(), a version, rows by key, sums."""
+    page = strict.get_one(Page, 1)
+    strict.execute(update(Page).where(unchanged(page)).values(n=1))
+    strict.execute(update(Page).where(Page.version == 2).values(n=2))
+    strict.execute(update(Page), [{"id": 1, "version": 3, "n": 3}])
+    bulk_update(strict, Page, [{"id": 1, "version": 4, "n": 4}])
+    strict.execute(update(Page).values(n=Page.n + 1))
+    strict.execute(update(Native).values(n=Native.n - 1))
+    strict.execute(update(Page).values(n=6, version=Page.version + 1))
+    strict.execute(text("UPDATE strict_pages SET n = n + 1, version = version + 1"))
+    strict.execute(update(Compared).where(Compared.n == 0).values(n=1))
+    strict.commit()
+    assert stored(Page, 1)["n"] == 7
+    assert stored(Page, 1)["version"] == 8
+    assert [stored(one, 1)["n"] for one in (Native, Compared)] == [-1, 1]
+
+
 def test_statements_of_other_tables_and_inserts_are_sent(strict, stored):
-    strict.execute(update(Page).values(n=5))
+    strict.execute(update(Page).where(Page.version == 1).values(n=5))
     strict.execute(update(Page.__table__).values(n=Page.__table__.c.n + 1))
     strict.execute(update(Log).values(n=5))
     strict.execute(insert(Tag).values(id=9, n=5))

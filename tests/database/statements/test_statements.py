@@ -53,6 +53,24 @@ def test_an_object_of_the_session_does_not_conflict_with_the_own_statement(
     assert (row["owner"], row["note"], row["version"]) == ("Countess", "rich", 3)
 
 
+@pytest.mark.parametrize("compares", [True, False])
+def test_a_version_in_another_table_is_not_compared_by_a_statement(
+    store, watched, stored, compares
+):
+    """B1: such an UPDATE moved the version first, then found no row, and said nothing."""
+    store(Dog(id=1, name="Rex", tricks="none"))
+    with watched() as session:
+        asked = update(Dog).where(Dog.version == 1) if compares else update(Dog)
+        if compares:
+            with pytest.raises(ConfigurationError, match="bulk_update"):
+                session.execute(asked.values(tricks="sit"))
+        else:
+            session.execute(asked.values(tricks="sit"))
+        session.commit()
+    row = stored(Dog, 1)
+    assert (row["tricks"], row["version"]) == (("none", 1) if compares else ("sit", 2))
+
+
 def test_so_it_is_with_a_random_version(store, watched, stored):
     store(Note(id=1, text="a"))
     with watched() as session:

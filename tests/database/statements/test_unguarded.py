@@ -5,13 +5,13 @@ from __future__ import annotations
 import warnings
 
 import pytest
-from sqlalchemy import delete, insert, select, text, update
+from sqlalchemy import delete, insert, lambda_stmt, select, text, update
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session, aliased
 
 from optilock import ConfigurationError, bulk_delete, bulk_update, client_wins
 from optilock.errors import UnguardedStatement, UnguardedStatementWarning
-from optilock.statements import guard_statements, unchanged
+from optilock.statements import guard_statements, no_bump, unchanged
 from tests.support.models import Account, Dog, Note, Page, Post, Ranked, Tag
 
 ACCOUNTS, DOGS = Account.__table__, Dog.__table__
@@ -30,13 +30,25 @@ AROUND = [
     text("UPDATE accounts SET owner = 'x'"),
     text("update ACCOUNTS set owner = 'version' -- version"),
     text("/* version */ DELETE FROM accounts"),
+    update(Account).values(owner="x"),
+    update(Account).values(balance=Account.balance * 2),
+    update(Account).values(balance=Account.id + 2),
+    update(Account).values(owner="x", balance=Account.balance + 2),
+    delete(Account).where(Account.id == 1),
+    update(Dog).where(Dog.id == 1).values(tricks="x"),
+    lambda_stmt(lambda: update(Account).values(owner="x")),
+    select(Account).from_statement(delete(Account).where(Account.id == 1).returning(Account)),
 ]
 PASSING = [
     update(ACCOUNTS).where(ACCOUNTS.c.version == 1).values(owner="x"),
     delete(ACCOUNTS).where(ACCOUNTS.c.version == 7),
     update(ACCOUNTS).values(owner="x", version=5),
-    update(Account).values(owner="x"),
-    delete(Account).where(Account.id == 5),
+    update(Account).where(Account.version == 1).values(owner="x"),
+    update(Account).values(owner="x", version=Account.version + 1),
+    update(Account).values(balance=Account.balance + 5),
+    update(ACCOUNTS).values(balance=ACCOUNTS.c.balance - 5),
+    update(Page).values(views=Page.views * 2),
+    delete(Account).where(Account.id == 5, Account.version == 1),
     insert(ACCOUNTS).values(id=8),
     update(Tag.__table__).values(name="x"),
     text("UPDATE accounts SET owner = 'x', version = version + 1"),
@@ -48,11 +60,12 @@ PASSING = [
 
 @pytest.fixture
 def rows(store):
-    store(Account(id=1), Account(id=2), Tag(id=1), Dog(id=1))
+    store(Account(id=1), Account(id=2), Tag(id=1), Dog(id=1), Page(id=1))
 
 
 @pytest.mark.parametrize("statement", AROUND, ids=range(len(AROUND)))
 def test_what_goes_around_the_version_is_forbidden(rows, engine, statement):
+    """B1: forbid means forbid: of the class as of its table, and by Query."""
     guard_statements(engine, "forbid")
     with engine.connect() as connection, pytest.raises(UnguardedStatement, match="version"):
         connection.execute(statement)
@@ -69,13 +82,14 @@ def test_what_is_inside_of_a_cte_is_seen(rows, engine):
         update(ACCOUNTS).values(owner="x").returning(ACCOUNTS.c.id),
         update(DOGS).values(tricks="x").returning(DOGS.c.id),
         update(Dog).values(tricks="x").returning(Dog.id),
+        update(Account).values(owner="x").returning(Account.version),
     ]
     with Session(engine) as session:
         for statement in around:
             with pytest.raises(UnguardedStatement, match="version"):
                 session.execute(select(statement.cte()))
-        moves = update(Account).values(owner="x").returning(Account.version).cte()
-        assert set(session.scalars(select(moves))) == {2}
+        seen = update(Account).where(Account.version == 1).values(owner="x")
+        assert set(session.scalars(select(seen.returning(Account.version).cte()))) == {2}
 
 
 @pytest.mark.parametrize("statement", PASSING, ids=range(len(PASSING)))
@@ -94,6 +108,19 @@ def test_a_warning_points_to_the_line(rows, engine):
         connection.exec_driver_sql("DELETE FROM accounts")
     assert [one.category for one in told] == [UnguardedStatementWarning] * 2
     assert {one.filename for one in told} == {__file__}
+
+
+def test_a_version_that_the_session_adds_is_none_that_the_program_names(rows, watched, engine):
+    """B1: a watched session names the version in such a statement itself, which checks nothing."""
+    guard_statements(engine, "forbid")
+    session = watched()
+    with pytest.raises(UnguardedStatement, match="Ranked"):
+        session.execute(update(Ranked).values(rank=7))
+    with pytest.raises(UnguardedStatement), no_bump(session):
+        session.execute(update(Account).values(owner="x"))
+    session.query(Account).filter_by(version=1).update({"owner": "x"})
+    with pytest.raises(UnguardedStatement):
+        session.query(Account).update({"owner": "x"})
 
 
 @pytest.mark.parametrize("many", [1, 3])
