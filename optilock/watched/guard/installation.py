@@ -14,6 +14,7 @@ autoflush, ``begin_nested``) is guarded; nothing else about the session changes.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from sqlalchemy import Column, ColumnElement, event
@@ -83,7 +84,11 @@ def watch(
     unseen (:mod:`optilock.watched.statements.unguarded`). ``own_flush``: see
     :mod:`optilock.watched.guard.own_flush`.
 
-    Raises ``ConfigurationError`` for any other target, for a resolver or a policy that is not one,
+    A second call for the same target, or for a class below it, adds to the first: options that it
+    leaves out stay as they are, mappings are joined, and ``strict`` sessions stay strict.
+
+    Raises ``ConfigurationError`` for any other target, for an option that contradicts an earlier
+    call, for a resolver or a policy that is not one,
     for an engine whose driver cannot count rows, or that is in AUTOCOMMIT mode, and with a release
     of SQLAlchemy that has not what the guard needs.
     """
@@ -93,12 +98,37 @@ def watch(
     cls = _session_class(target)
     require_row_counts_of(target)
     refuse_autocommit_of(target)
+    given = {RESOLVER_KEY: resolver, ON_DELETE_KEY: policy}
+    options = {key: _joined(cls, key, value) for key, value in given.items() if value is not None}
     guard_class(cls)
     check_own_flush(cls, own_flush)
-    setattr(cls, RESOLVER_KEY, resolver)
-    setattr(cls, ON_DELETE_KEY, policy)
-    setattr(cls, STRICT_KEY, strict)
+    if strict:
+        options[STRICT_KEY] = True
+    for key, value in options.items():
+        setattr(cls, key, value)
     return target
+
+
+_NAMES = {RESOLVER_KEY: "on_conflict", ON_DELETE_KEY: "on_delete"}
+
+
+def _joined(cls: type[Session], key: str, value: Any) -> Any:
+    """Return the option with what an earlier ``watch`` of the same class has said.
+
+    Raises:
+        ConfigurationError: they contradict each other.
+    """
+    before = cls.__dict__.get(key)
+    if before is None or before == value:
+        return value
+    both = isinstance(before, Mapping) and isinstance(value, Mapping)
+    if both and all(before.get(model, one) == one for model, one in value.items()):
+        return {**before, **value}
+    raise ConfigurationError(
+        f"watch() was called before for these sessions, with another {_NAMES[key]}: one of the two"
+        f" would have no effect. Say {_NAMES[key]} in one place, leave it out of the other, or"
+        " watch a sessionmaker of its own. The sessions are as they were."
+    )
 
 
 def _session_class(target: Any) -> type[Session]:

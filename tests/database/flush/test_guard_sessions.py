@@ -9,7 +9,16 @@ from sqlalchemy import create_engine, event, select, update
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 from sqlalchemy.orm.exc import StaleDataError
 
-from optilock import ConcurrencyError, ConfigurationError, client_wins, reject, store_wins, watch
+from optilock import (
+    ConcurrencyError,
+    ConfigurationError,
+    client_wins,
+    reject,
+    store_wins,
+    watch,
+)
+from optilock.resolvers import OnDelete
+from optilock.watched.session.record import is_strict, session_record
 from tests.support.models import Account, Note, Post, Stamped, Tag
 from tests.support.needed import two_phases
 
@@ -91,23 +100,6 @@ def test_other_sessionmakers_of_the_engine_are_left_alone(store, engine, other):
     assert not isinstance(caught.value, ConcurrencyError)
 
 
-@alive
-def test_to_watch_again_only_changes_the_resolver(store, engine, other, stored):
-    store(*accounts())
-    sessions = watch(sessionmaker(engine))
-    watch(sessions, on_conflict=store_wins)
-    with sessions() as session:
-        row = stale(session, other)
-        session.commit()
-        assert (row.balance, row.version) == (1, 2)
-    watch(sessions, on_conflict=client_wins)
-    with sessions() as session:
-        row = stale(session, lambda *a, **k: other(Account, 0, owner="again"))
-        session.commit()
-
-    assert (stored(Account, 0)["balance"], stored(Account, 0)["owner"]) == (10, "again")
-
-
 def test_a_class_that_is_watched_twice_is_guarded_once(store, engine, watched, other, refused):
     class Mine(Session):
         pass
@@ -117,6 +109,41 @@ def test_a_class_that_is_watched_twice_is_guarded_once(store, engine, watched, o
     watch(Mine)
 
     assert Mine.flush is flush
+
+
+def test_a_second_watch_keeps_the_resolver(store, engine, other, stored):
+    """B8: options that a second watch() leaves out stay, and mappings are joined."""
+    store(*accounts())
+    sessions = watch(sessionmaker(engine), on_conflict={Account: client_wins})
+    watch(sessions)
+    watch(sessions, on_conflict={Note: reject, Account: client_wins})
+    with sessions() as session:
+        stale(session, other)
+        session.commit()
+
+    assert (stored(Account, 0)["balance"], stored(Account, 0)["owner"]) == (10, "theirs")
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ({"on_conflict": client_wins}, {"on_conflict": store_wins}),
+        ({"on_conflict": {Account: client_wins}}, {"on_conflict": {Account: reject}}),
+        ({"on_conflict": {Account: client_wins}}, {"on_conflict": reject}),
+        ({"on_delete": OnDelete.STRICT}, {"on_delete": OnDelete.IGNORE_GONE}),
+    ],
+    ids=["resolvers", "of one class", "all or some", "on_delete"],
+)
+def test_a_second_watch_that_says_something_else_is_refused(engine, first, second):
+    """B8: of two resolvers, one would silently have no effect."""
+    sessions = watch(sessionmaker(engine), **first)
+    with pytest.raises(ConfigurationError, match=f"another {next(iter(second))}"):
+        watch(sessions, strict=True, **second)
+    with sessions() as session:
+        record = session_record(session)
+        assert {name: getattr(record, name) for name in first} == first
+        assert not is_strict(session)
+    watch(sessionmaker(engine, class_=sessions.class_), **second)  # a class below it has its own
 
 
 @pytest.mark.parametrize("target", [None, 3, "sessions", object(), Account, Session.flush])

@@ -387,11 +387,18 @@ def test_other_sessions_go_on_writing_it(engine, rows, stored):
     assert stored(Tag, 1)["n"] == 1
 
 
-def test_watch_says_it_anew(engine, rows, stored):
+@pytest.mark.parametrize("below", [False, True])
+def test_a_second_watch_leaves_them_strict(engine, rows, stored, below):
+    """B8: a second watch() of the sessions, or of a class below theirs, resets no option."""
     sessions = watch(sessionmaker(engine), strict=True)
-    with watch(sessions).begin() as session:
+    if below:
+        sessions = sessionmaker(engine, class_=sessions.class_)
+    with (
+        pytest.raises(ConfigurationError, match="Tag"),
+        watch(sessions, strict=False).begin() as session,
+    ):
         changed(session, Tag)
-    assert stored(Tag, 1)["n"] == 1
+    assert stored(Tag, 1)["n"] == 0
 
 
 # -- units -----------------------------------------------------------------------------------------
