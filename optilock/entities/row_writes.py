@@ -214,14 +214,12 @@ def _explain_miss(connection: Connection, change: Change, write: Write) -> Any:
         return version
     entry = entry_of(_attempt(change), stored, demanded=change.versions is not None)
     if change.versions is not None and version not in change.versions:
-        events.emit(lambda: events.Conflict((entry,)))
-        raise PreconditionFailed([entry])
+        raise events.report(PreconditionFailed([entry]))
     why = first_explanation(failed, entry)
     if why is not None:
         raise why
     if failed:
-        events.emit(lambda: events.Conflict((entry,)))
-        raise PreconditionFailed([entry])
+        raise events.report(PreconditionFailed([entry]))
     return None
 
 

@@ -80,6 +80,8 @@ class Entry(Generic[T]):
     added: Mapping[str, Any] = field(default_factory=dict)
     #: The version in ``original`` was demanded (``expect``, ``if_match``), and not read.
     demanded: bool = False
+    #: The name of the table that stands for the row: the one with the version, or the base table.
+    table: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
         for name in (*_MAPPINGS, "added"):
@@ -240,6 +242,8 @@ class ConcurrencyError(OptilockError, StaleDataError):
     """
 
     entries: tuple[Entry[Any], ...]
+    #: The listeners of :mod:`optilock.events` have got it as a ``Conflict``.
+    reported: bool = False
 
     def __init__(self, entries: Iterable[Entry[Any]] = (), message: str | None = None) -> None:
         if isinstance(entries, str):

@@ -179,8 +179,7 @@ class Place:
         mark_not_met()
         attempt = Attempt(mapper, self.identity, "verify", seen, seen, {})
         entry = entry_of(attempt, stored, demanded=True)
-        events.emit(lambda: events.Conflict((entry,)))
-        raise PreconditionFailed([entry])
+        raise events.report(PreconditionFailed([entry]))
 
     def read(self, connection: sa.Connection, *, newest: bool = True) -> Mapping[str, Any] | None:
         """Return the columns of the lease and the time; ``None`` if there is no row.

@@ -28,6 +28,7 @@ from sqlalchemy.exc import StatementError
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import SingletonThreadPool, StaticPool
 
+from optilock import events
 from optilock.coroutines import result_of, run_to_end
 from optilock.dialects import database_of
 from optilock.errors import ConfigurationError, OptilockError
@@ -139,9 +140,11 @@ class RenewedPart(Part, Generic[E]):
     def note_lost(self, error: E) -> E:
         """Note that it is lost; return the first error that has said so."""
         with self._settling:
-            if self._error is None:
-                self._error = error
-            return self._error
+            if self._error is not None:
+                return self._error
+            self._error = error
+        events.emit(lambda: events.Lost(self.kind, self.what, error))
+        return error
 
     # -- for its holder ----------------------------------------------------------------------------
 
@@ -368,6 +371,7 @@ class Renewal:
         self._attempt, self._over, self._pause = attempt, over, pause
         self._over_within = over_within
         self._ending = False
+        events.emit(lambda: events.Acquired(held.kind, held.what))
 
     async def renew(self, on_lost: Callable[[], object] = lambda: None) -> None:
         """Renew it until the block is over, or it is lost."""

@@ -64,7 +64,7 @@ from optilock.preconditions.version_demands import MISSING_ROW, VersionDemand
 from optilock.resolvers.resolution import DeletePolicies, OnConflict, Resolver
 from optilock.resolvers.rules import check_resolver_for, merge_fields
 from optilock.watched.guard.corrections import plan_update
-from optilock.watched.guard.decisions import decide
+from optilock.watched.guard.decisions import decide, resolvers_of
 from optilock.watched.guard.promises import promise
 from optilock.watched.rows.entries import Attempt, Missed, attempt_of
 from optilock.watched.rows.stored import Values, stored_key
@@ -194,7 +194,8 @@ class _Rules:
 def _settled(missed: Missed, resolver: Resolver) -> Values:
     """Return the values that the row gets."""
     events.emit(lambda: events.Conflict((missed.entry,)))
-    error = decide([missed], _Rules(resolver))
+    rules = _Rules(resolver)
+    error = decide([missed], rules)
     if isinstance(error, ConcurrencyError):
         refused = PreconditionFailed(error.entries)
         for note in getattr(error, "__notes__", ()):
@@ -202,5 +203,5 @@ def _settled(missed: Missed, resolver: Resolver) -> Values:
         raise refused from error.__cause__
     if error is not None:
         raise error
-    events.emit(lambda: events.Resolved((missed.entry,)))
+    events.emit(lambda: events.Resolved((missed.entry,), resolvers_of([missed], rules)))
     return plan_update(missed).values

@@ -63,6 +63,7 @@ from optilock.errors import (
     ConfigurationError,
     PreconditionFailed,
 )
+from optilock.events import report
 from optilock.mapped import HINT_ADD_TOKEN, Identity, State, facts, identity_of, place_of
 from optilock.preconditions.client_values import check_names, normal_values, values_by_column
 from optilock.preconditions.entity_tags import refuse_null_version, state_of
@@ -226,7 +227,7 @@ def version_error(
     changes: Mapping[str, Any] = MappingProxyType({}),
     seen: Values,
 ) -> PreconditionFailed:
-    """Return the error of a row in another version than the demanded one."""
+    """Return the error of a row in another version than the demanded one; listeners have it."""
     mapper = state.mapper
     identity = identity_of(state)
     action: Action = "delete" if state.obj() in session.deleted else "verify"
@@ -245,7 +246,7 @@ def version_error(
         mapper, identity, action, original, current, changed_values(mapper, edits, seen)
     )
     entry = entry_of(attempt, stored, demanded=True)
-    return PreconditionFailed([entry], mismatch_reason(entry, mapper, want))
+    return report(PreconditionFailed([entry], mismatch_reason(entry, mapper, want)))
 
 
 def missing_row_error(
@@ -256,12 +257,12 @@ def missing_row_error(
     changes: Mapping[str, Any],
     seen: Values,
 ) -> PreconditionFailed:
-    """Return the error of a missing row."""
+    """Return the error of a missing row; listeners have it."""
     edits = normal_values(mapper, values_by_column(mapper, changes), seen, seen)
     original = {facts(mapper).token: demanded_version(mapper, identity, want), **seen}
     current, changes = {**original, **edits}, changed_values(mapper, edits, seen)
     attempt = Attempt(mapper, identity, action, original, current, changes)
-    return PreconditionFailed([entry_of(attempt, None, demanded=True)])
+    return report(PreconditionFailed([entry_of(attempt, None, demanded=True)]))
 
 
 def seen_values(mapper: Mapper[Any], seen: Mapping[str, Any] | None) -> Values:
@@ -308,7 +309,7 @@ def verify(obj: object) -> None:
     version = loaded_version(state, "verify")
     if version is MISSING_ROW:
         attempt = Attempt(state.mapper, identity_of(state), "verify", {}, {}, {})
-        raise ConcurrencyError([entry_of(attempt, None)])
+        raise report(ConcurrencyError([entry_of(attempt, None)]))
     promise(session, state, version, demanded=False)
 
 

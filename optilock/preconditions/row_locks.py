@@ -169,8 +169,7 @@ def _check(session: Session, state: State, stored: Values | None) -> None:
         if not stale and (known.is_ours(place) or not _broken(state, stored, promises)):
             return
     entry = entry_of(_attempt(session, state), stored)
-    events.emit(lambda: events.Conflict((entry,)))
-    raise conflict_of([entry], promises)
+    raise events.report(conflict_of([entry], promises))
 
 
 def _attempt(session: Session, state: State) -> Attempt:

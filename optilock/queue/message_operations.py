@@ -20,6 +20,7 @@ from uuid import UUID, uuid4
 
 from sqlalchemy import Connection
 
+from optilock import events
 from optilock.dialects.queue_sql import Messages
 from optilock.errors import ConfigurationError, describe
 from optilock.queue.errors import MessageNotFound, QueueError, ReceiptExpired
@@ -201,6 +202,7 @@ class EndOperations(QueueTable):
             "headers": json.dumps(headers) if headers else None,
         }
         self._let_go(connection, message, values, 0)
+        events.emit(lambda: events.DeadLetter(self.name, message.id, message.receives))
 
     def give_back(self, connection: Connection, messages: Sequence[AnyMessage]) -> None:
         """Give back messages whose handlers have not begun; their receives do not count."""

@@ -30,6 +30,7 @@ from typing import Any
 
 from sqlalchemy.exc import DBAPIError
 
+from optilock import events
 from optilock.coroutines import result_of, run_to_end
 from optilock.dialects import Cause
 from optilock.dialects.transient import cause_of
@@ -168,7 +169,10 @@ class WorkerLoop:
                 return  # it was given up before
         if failure is not None:
             await self._failed(message, failure)
-        elif self._sessions is None:
+            return
+        name = self._queue.name
+        events.emit(lambda: events.Handled(name, message.id, message.receives))
+        if self._sessions is None:
             self._done_since = self._done_since if self._done else time.monotonic()
             self._done.append(message)
 
@@ -176,8 +180,11 @@ class WorkerLoop:
         if message.id in failure.lost:
             log_lost(self._queue.name, message.id)
             return
-        log_failure(self._queue.name, message, failure)
-        delay = self._settings.delay(self._queue.name, message)
+        name, error = self._queue.name, failure.error
+        log_failure(name, message, failure)
+        if error is not None:
+            events.emit(lambda: events.HandlingFailed(name, message.id, message.receives, error))
+        delay = self._settings.delay(name, message)
         try:
             await self._fail(message, failure, delay)
         except (ReceiptExpired, MessageNotFound):

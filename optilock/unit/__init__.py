@@ -9,8 +9,9 @@ one of the :mod:`~optilock.unit.parts`, such as :mod:`~optilock.unit.isolation` 
 :mod:`~optilock.unit.reading`, by the :mod:`~optilock.unit.heat` of their conflicts. In fewer
 :mod:`~optilock.unit.round_trips`, its last writes go with COMMIT, and
 :mod:`~optilock.unit.outcomes` are what an error of COMMIT means. :mod:`~optilock.unit.retries` run
-the whole unit again, and a failed attempt leaves rows and perhaps its transaction to the
-:mod:`~optilock.unit.next_attempt`.
+the whole unit again, if its function is :mod:`~optilock.unit.repeatable`. A failed attempt leaves
+rows and perhaps its transaction to the :mod:`~optilock.unit.next_attempt`, and its
+:mod:`~optilock.unit.failures` are reported when no attempt follows.
 """
 
 from __future__ import annotations

@@ -22,6 +22,7 @@ from optilock.exactly_once.units import claim, store_result
 from optilock.unit import running_units
 from optilock.unit.next_attempt import NextAttempt
 from optilock.unit.options import Options
+from optilock.unit.parts import leave_parts
 from optilock.unit.sessions import ReplacedSession, owner_of
 from optilock.unit.transaction import OwnTransaction, Transaction
 from optilock.watched.session.connections import binds_of_sessions
@@ -126,6 +127,8 @@ class Membership:
                 registry.clear()
             else:
                 registry.set(previous)
+        if isinstance(own := self._transaction, OwnTransaction) and own.parts:
+            leave_parts(own.parts, own.session)
 
 
 # -- units on other sessions ----------------------------------------------------------------------
@@ -155,9 +158,13 @@ def find_unit_around(engine: Engine) -> OwnTransaction | None:
     """Return the innermost unit that runs here, writes, and is on the same database."""
     for running in reversed(running_units.units_here()):
         unit = running.unit
-        if isinstance(unit, OwnTransaction) and not unit.options.read_only:
-            if any(_same_database(engine, bind) for bind in binds_of_sessions(running.key)):
-                return unit
+        binds = binds_of_sessions(running.key)
+        if (
+            isinstance(unit, OwnTransaction)
+            and not unit.options.read_only
+            and any(_same_database(engine, bind) for bind in binds)
+        ):
+            return unit
     return None
 
 

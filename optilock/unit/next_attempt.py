@@ -123,7 +123,7 @@ def _has_only_read(own: Any) -> bool:
         return False
     if known.waits_briefly:
         return False  # and the next attempt would wait no longer where it locks
-    if len(own.parts) > 1 or len(session.dispatch.after_begin) > 1:
+    if len(own.options.all_parts) > 1 or len(session.dispatch.after_begin) > 1:
         return False  # others would begin twice in one transaction
     if own.doomed_by is not None:
         return False

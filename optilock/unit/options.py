@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -44,6 +45,7 @@ class UnitOptionsWithoutIsolation(TypedDict, total=False):
     strategy: Strategy
     exactly_once: ExactlyOnce
     parts: Sequence[Part]
+    name: str | None
 
 
 class UnitOptions(UnitOptionsWithoutIsolation, total=False):
@@ -124,6 +126,8 @@ class Options:
     exactly_once: ExactlyOnce = False
     #: Parts of the application's own.
     parts: Sequence[Part] = ()
+    #: In events and telemetry; by default the name of the decorated function.
+    name: str | None = None
 
     def __post_init__(self) -> None:
         self._check_values()
@@ -143,6 +147,11 @@ class Options:
             raise ConfigurationError(
                 f"require_conditions={self.require_conditions!r}: write True, a condition for every"
                 " row; False, none, not even that of a request; or None."
+            )
+        if self.name is not None and not (isinstance(self.name, str) and self.name):
+            raise ConfigurationError(
+                f"name={self.name!r} names no unit: write one text for all units of a kind, such as"
+                ' name="transfer", without keys or values of rows.'
             )
         if self.isolation is not None and not isinstance(self.isolation, Isolation):
             raise ConfigurationError(
@@ -272,6 +281,16 @@ def options_from(given: Mapping[str, Any], *, of_function: bool = False) -> Opti
     if "exactly_once" in given:
         check_once(given["exactly_once"], of_function=of_function)
     return Options(**given)
+
+
+def named_after(options: Options, function: Any) -> Options:
+    """Return the options with the function's name, if they have none; the parts are the same."""
+    name = getattr(function, "__name__", None)
+    if options.name is not None or not isinstance(name, str):
+        return options
+    named = copy.copy(options)
+    object.__setattr__(named, "name", name)
+    return named
 
 
 def spelled_out(*, sessions: Any) -> inspect.Signature:

@@ -14,7 +14,7 @@ its class is refused. So is a second part for one option.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import CodeType
 from typing import Any, ClassVar
 from weakref import WeakValueDictionary
@@ -81,6 +81,19 @@ class Part:
 
     def after(self, session: Session, error: BaseException | None) -> None:
         """Run after the transaction, committed if ``error`` is None; the session closes next."""
+
+    def exited(self, session: Session) -> None:
+        """Run last, in the task that has entered the unit; an async unit ends in another one."""
+
+
+#: Parts of every unit of this process, after its own. They choose no engines.
+standing: tuple[Part, ...] = ()
+
+
+def leave_parts(parts: Iterable[Part], session: Session) -> None:
+    """Call the parts in the thread or task that has entered the unit."""
+    for part in parts:
+        part.exited(session)
 
 
 _parts: WeakValueDictionary[str, type[Part]] = WeakValueDictionary()

@@ -37,7 +37,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import inspect
 import math
 import time
 from collections.abc import Awaitable, Callable, Coroutine
@@ -50,6 +49,8 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast, get_args, overl
 from optilock import events
 from optilock.dialects.transient import is_transient
 from optilock.errors import CommitOutcomeUnknown, ConfigurationError, WouldOverwrite
+from optilock.unit.failures import name_of_failed, report_failures
+from optilock.unit.repeatable import is_async, require_repeatable, returned_by
 from optilock.unit.running_units import begin_attempt, end_attempt, inside_unit
 from optilock.watched.guard.repeats import (
     RepeatValues,
@@ -157,13 +158,20 @@ class Policy:
                 ' "overwrite", or leave it out, so that the row\'s resolver decides.'
             )
 
-    def run(self, *, once: bool | None = None, at_once: Predicate | None = None) -> Run:
-        """Return one run of the loop.
+    def run(
+        self,
+        *,
+        once: bool | None = None,
+        at_once: Predicate | None = None,
+        name: str | None = None,
+    ) -> Run:
+        """Return one run of the loop, with its ``name`` in events.
 
         ``once``: the run has one attempt; by default it does inside a running unit of work.
         ``at_once``: a function of the error that is true if the next attempt need not wait.
         """
-        return Run(self, once=inside_unit() if once is None else once, at_once=at_once)
+        once = inside_unit() if once is None else once
+        return Run(self, once=once, at_once=at_once, name=name)
 
     def __iter__(self) -> Run:
         return self.run()
@@ -172,24 +180,24 @@ class Policy:
 
     def call(self, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call ``function`` until an attempt succeeds, and return its result."""
-        for attempt in self.run():
+        for attempt in self.run(name=getattr(function, "__name__", None)):
             with attempt:
-                return _not_a_coroutine(function, function(*args, **kwargs))
+                return returned_by(function, function(*args, **kwargs))
         raise AssertionError("a run ends with a result or an error")
 
     async def acall(
         self, function: Callable[P, Awaitable[R]], /, *args: P.args, **kwargs: P.kwargs
     ) -> R:
         """Do the same for a function whose result is awaited."""
-        async for attempt in self.run():
+        async for attempt in self.run(name=getattr(function, "__name__", None)):
             with attempt:
                 return await function(*args, **kwargs)
         raise AssertionError("a run ends with a result or an error")
 
     def decorate(self, function: Callable[P, R]) -> Callable[P, R]:
         """Return ``function`` under this policy; a coroutine function stays one."""
-        _require_repeatable(function)
-        if _is_async(function):
+        require_repeatable(function)
+        if is_async(function):
             coroutine_function = cast(Callable[P, Coroutine[Any, Any, Any]], function)
 
             @functools.wraps(function)
@@ -247,8 +255,10 @@ class Policy:
 class Run:
     """The attempts of one call or one loop, one after the other."""
 
-    def __init__(self, policy: Policy, *, once: bool, at_once: Predicate | None) -> None:
-        self._policy = policy
+    def __init__(
+        self, policy: Policy, *, once: bool, at_once: Predicate | None, name: str | None
+    ) -> None:
+        self._policy, self.name = policy, name
         self._at_once = at_once
         #: The run is a part of a unit of work, and so it is not repeated.
         self.once = once
@@ -280,11 +290,9 @@ class Run:
             await self._policy.async_sleep(self._wait)
         return self._begin()
 
-    def goes_on_after(self, error: Exception) -> bool:
+    def goes_on_after(self, error: Exception, name: str | None = None) -> bool:
         """Decide after a failed attempt whether to wait and run again, or to let the error out."""
         ended = self._policy.clock()
-        if self.once:
-            return False
         if not self._policy.deserves(error):
             return self._give_up(error, ended, note=self.number > 1)
         at_once = self._at_once is not None and self._at_once(error)
@@ -292,14 +300,14 @@ class Run:
         if wait is None:
             return self._give_up(error, ended, note=True)
         self._wait = wait
-        self._policy.announce(events.Retry(self.number, wait, error))
+        self._policy.announce(events.Retry(self.number, wait, error, self.name or name))
         self.number += 1
         self._due = True
         return True
 
     def begin_attempt(self) -> tuple[RunningAttempt, RunningAttempt | None]:
         """Begin the attempt here; return it and the outer one."""
-        begun, around = begin_attempt(self.number, self.started)
+        begun, around = begin_attempt(self.number, self.started, self.name)
         mode = self._policy.repeat_values
         if mode == "overwrite":
             begun.remembers = False
@@ -314,6 +322,11 @@ class Run:
         elif around is not None and around.remembers:
             add_wanted(self._wanted, over.wanted)
             add_wanted(around.wanted, self._wanted)
+
+    @property
+    def seconds(self) -> float:
+        """Seconds since the begin of the first attempt."""
+        return self._policy.clock() - self.started
 
     def _begin(self) -> Attempt:
         # Not due again until it has failed: a loop whose body never enters it ends, too.
@@ -346,15 +359,20 @@ class Attempt:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> bool:
-        stored = False
-        if self._running is not None:
-            ours, around = self._running
-            stored = ours.stored
-            end_attempt(ours, around)
+        if self._running is None:  # a part of a unit
+            return False
+        ours, around = self._running
+        end_attempt(ours, around)
+        if error is None and not ours.failed:
+            return False
         # CancelledError, KeyboardInterrupt, SystemExit and GeneratorExit are no Exception.
-        again = isinstance(error, Exception) and not stored and self._run.goes_on_after(error)
-        if error is not None and self._running is not None:
-            self._run.remember(*self._running, again=again)
+        again = False
+        if isinstance(error, Exception) and not ours.stored:
+            again = self._run.goes_on_after(error, name_of_failed(ours))
+        if not again:
+            report_failures(ours, error, self._run.name, self._run.seconds)
+        if error is not None:
+            self._run.remember(ours, around, again=again)
         return again
 
 
@@ -391,42 +409,9 @@ def _is_one_of(kinds: tuple[type[Exception], ...], error: BaseException) -> bool
 def _require_function(option: str, value: object) -> None:
     if not callable(value):
         raise ConfigurationError(f"{option}={value!r} is not a function.")
-    if _is_async(value):
+    if is_async(value):
         text = f"{option}={value!r} is called and not awaited: write it as a plain def."
         raise ConfigurationError(text)
-
-
-def _require_repeatable(function: object) -> None:
-    """Refuse to decorate what cannot run again as a whole."""
-    name = getattr(function, "__qualname__", repr(function))
-    if isinstance(function, (classmethod, staticmethod)):
-        raise ConfigurationError(f"write @retry below @{type(function).__name__}, not above it.")
-    if isinstance(function, type):
-        raise ConfigurationError(f"{name} is a class: decorate the method that does the work.")
-    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-        raise ConfigurationError(
-            f"{name} is a generator: what it has yielded cannot be taken back. Decorate a function"
-            " that returns a list, or use `for attempt in retrying(...)` around the whole work."
-        )
-    if not callable(function):
-        raise ConfigurationError(f"{name} is not a function: retry decorates def and async def.")
-
-
-def _is_async(function: object) -> bool:
-    call = getattr(function, "__call__", None)  # noqa: B004  # an object with an async __call__
-    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
-
-
-def _not_a_coroutine(function: Callable[..., object], result: R) -> R:
-    """Refuse a coroutine from a plain function: it has not run, so nothing was protected."""
-    if inspect.iscoroutine(result):
-        result.close()
-        name = getattr(function, "__qualname__", repr(function))
-        raise ConfigurationError(
-            f"{name} is a plain function that returned a coroutine, whose errors retry would not"
-            " see: decorate the async def itself."
-        )
-    return result
 
 
 # -- waits ----------------------------------------------------------------------------------------

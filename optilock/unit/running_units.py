@@ -97,9 +97,11 @@ def outside_units() -> Iterator[None]:
         _units.reset(units)
 
 
-def begin_attempt(number: int, started: float) -> tuple[RunningAttempt, RunningAttempt | None]:
+def begin_attempt(
+    number: int, started: float, name: str | None = None
+) -> tuple[RunningAttempt, RunningAttempt | None]:
     """Begin an attempt here; return it and the outer one, for :func:`end_attempt`."""
-    begun, around = RunningAttempt(number, started, _here()), attempt_here.get()
+    begun, around = RunningAttempt(number, started, _here(), name), attempt_here.get()
     attempt_here.set(begun)
     return begun, around
 

@@ -24,19 +24,19 @@ from optilock import events
 from optilock.dialects import Database, database_of
 from optilock.dialects.connections import error_that_ended, error_that_lost, roll_back_all
 from optilock.dialects.transient import ended_by_conflict
-from optilock.errors import (
-    ConfigurationError,
-    OptilockError,
-)
+from optilock.errors import ConfigurationError, OptilockError
 from optilock.exactly_once.hooks import Hook
 from optilock.exactly_once.keys import KeyedCall
 from optilock.exactly_once.units import TokenOfUnit
 from optilock.serialize import without_handled
 from optilock.undocumented.flushes import was_committed
+from optilock.unit import parts as parts_of_every_unit
 from optilock.unit import running_units
+from optilock.unit.failures import note_failure
 from optilock.unit.next_attempt import NextAttempt
 from optilock.unit.options import Options
 from optilock.unit.outcomes import explain_commit
+from optilock.unit.parts import leave_parts
 from optilock.unit.round_trips import flush_inside_commit
 from optilock.unit.sessions import (
     ReplacedSession,
@@ -86,7 +86,7 @@ class OwnTransaction:
         #: The session that the program gets: ``session``, or the AsyncSession in front of it.
         self.public = public
         self.options = options
-        self.parts = options.all_parts
+        self.parts = options.all_parts + parts_of_every_unit.standing
         self.doomed_by: BaseException | None = None
         #: The database's error with which a savepoint could not be undone.
         self.broken_by: BaseException | None = None
@@ -104,7 +104,7 @@ class OwnTransaction:
 
     def begin(self) -> None:
         # An async unit ends in another task, where no attempt runs.
-        self._attempt = attempt = running_units.current_attempt()
+        self.attempt = attempt = running_units.current_attempt()
         self._attempts = 1 if attempt is None else attempt.number
         self._started = time.monotonic() if attempt is None else attempt.started
         asked, token = self.options, self.token
@@ -196,6 +196,7 @@ class OwnTransaction:
         except BaseException as error:
             self._roll_back(error)
             self._close(error)
+            leave_parts(self.parts, self.session)
             raise
 
     def doom(self, error: BaseException) -> None:
@@ -281,7 +282,12 @@ class OwnTransaction:
         events.emit(self._committed)
 
     def _committed(self) -> events.Committed:
-        return events.Committed(self._attempts, time.monotonic() - self._started)
+        return events.Committed(*self.outcome())
+
+    def outcome(self) -> tuple[int, float, str | None]:
+        """Return the attempts, the seconds and the name of the unit for events."""
+        name = self.options.name or (None if self.attempt is None else self.attempt.name)
+        return self._attempts, time.monotonic() - self._started, name
 
     def _give_up(self, error: BaseException) -> bool:
         """Roll back, and raise the meaning of ``error`` where it is more than its text.
@@ -342,8 +348,8 @@ class OwnTransaction:
 
     def _note_stored(self, error: BaseException) -> None:
         error.add_note("optilock: this came after COMMIT; the unit is stored, and is not run again")
-        if self._attempt is not None:
-            self._attempt.stored = True
+        if self.attempt is not None:
+            self.attempt.stored = True
 
     def _roll_back(self, error: BaseException) -> None:
         """End the transaction; a rollback that fails never hides ``error``."""
@@ -368,6 +374,8 @@ class OwnTransaction:
                 forget_engine_choice(self.session)
             self._transaction.__exit__(OptilockError, None, None)
             self.session.close()
+            if error is not None and not self.is_stored:
+                note_failure(self, error)
 
     # -- refusals ----------------------------------------------------------------------------------
 

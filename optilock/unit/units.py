@@ -51,6 +51,7 @@ from optilock.unit.options import (
     RetriedUnitOptions,
     UnitOptions,
     UnitOptionsWithoutIsolation,
+    named_after,
     options_from,
     policy_from,
     spelled_out,
@@ -98,6 +99,7 @@ class UnitOfWork(Membership, Generic[S]):
             conflict are locked when they are read.
         exactly_once: True: after a lost connection the unit finds out what became of its COMMIT.
             A key: as well, its work is stored once (:mod:`optilock.exactly_once`).
+        name: of the unit in events and telemetry.
 
     Raises:
         ConfigurationError: an option cannot work, or ``sessions`` makes no sync sessions.
@@ -220,7 +222,7 @@ def unit_of_work(sessions: Any, **options: Any) -> Any:
         key: Any = unit_options.exactly_once
         call = None if isinstance(key, bool) else calls_of_function(key, function, signature)
         make = _async_runner if asynchronous else _runner
-        run = make(function, sessions, policy, unit_options, call)
+        run = make(function, sessions, policy, named_after(unit_options, function), call)
         functools.update_wrapper(run, function)
         run.__signature__ = signature  # type: ignore[attr-defined]
         return run
@@ -243,7 +245,7 @@ def _runner(
         following = None if attempts is None else NextAttempt(attempts)
         at_once = None if following is None else following.locks_rows
         try:
-            for attempt in policy.run(once=_once(options), at_once=at_once):
+            for attempt in policy.run(once=_once(options), at_once=at_once, name=options.name):
                 with attempt:
                     unit = kind.from_checked(sessions, options, following, call)
                     if call is not None:
@@ -276,7 +278,9 @@ def _async_runner(
         following = None if attempts is None else NextAttempt(attempts)
         at_once = None if following is None else following.locks_rows
         try:
-            async for attempt in policy.run(once=_once(options), at_once=at_once):
+            async for attempt in policy.run(
+                once=_once(options), at_once=at_once, name=options.name
+            ):
                 with attempt:
                     unit = kind.from_checked(sessions, options, following, call)
                     if call is not None:

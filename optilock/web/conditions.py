@@ -48,6 +48,7 @@ from optilock.errors import (
     PreconditionFailed,
     PreconditionRequired,
 )
+from optilock.events import report
 from optilock.preconditions.entity_tags import PLAIN, ETags
 from optilock.preconditions.rfc9110 import Fields, Precondition, Profile, Require, required
 from optilock.web.problems import MEDIA_TYPE
@@ -278,7 +279,7 @@ def version_mismatch(reason: str, etag: str | None = None) -> PreconditionFailed
     """Return the error of a row that does not meet the conditions (412)."""
     error = PreconditionFailed(message=reason)
     error.etag = etag
-    return error
+    return report(error)
 
 
 def _refuse(reason: str) -> NoReturn:

@@ -57,6 +57,14 @@ SHOWN = [
     events.Retry(1, 0.5, CONFLICT),
     events.Retry(1, 0.5, driver_error()),
     events.Committed(2, 0.25),
+    events.Failed(driver_error(), 2, 0.25, "transfer"),
+    events.Failed(CONFLICT, 2, 0.25),
+    events.SessionCommitted(0.25),
+    events.Acquired("lease", "the lease on Page 7"),
+    events.Lost("lease", "the lease on Page 7", driver_error()),
+    events.Handled("work", 7, 1),
+    events.HandlingFailed("work", 7, 1, driver_error()),
+    events.DeadLetter("work", 7, 5),
 ]
 shown = pytest.mark.parametrize("one", SHOWN, ids=lambda one: type(one).__name__)
 
@@ -114,13 +122,14 @@ def test_the_repr_of_an_entry_names_the_row_the_columns_and_the_versions() -> No
 
 
 def test_an_event_names_itself_and_the_error() -> None:
-    told = events.Retry(1, 0.5, driver_error()).as_dict()
+    told = events.Retry(1, 0.5, driver_error(), "transfer").as_dict()
 
     assert told == {
         "event": "Retry",
         "attempt": 1,
         "wait": 0.5,
         "error": {"error": "OperationalError"},
+        "name": "transfer",
     }
     assert events.Retry(1, 0.5, CONFLICT).as_dict()["error"] == CONFLICT.as_dict()
 

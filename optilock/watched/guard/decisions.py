@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
@@ -62,6 +63,20 @@ def decide(rows: Sequence[Missed], rules: Rules) -> Exception | None:
                 return answer
             row.resolution = answer
     return _refused(entries, rows)
+
+
+def resolvers_of(rows: Sequence[Missed], rules: Rules) -> tuple[str, ...]:
+    """Return for each settled row the name of what decided, for events."""
+    return tuple(_decided_by(row, rules) for row in rows)
+
+
+def _decided_by(row: Missed, rules: Rules) -> str:
+    if decide_by_policy(row.entry, rules.on_delete) is not None:
+        return "on_delete"
+    resolver: Any = resolver_for(rule_of(row.attempt.place, rules), row.entry.model)
+    while isinstance(resolver, functools.partial):
+        resolver = resolver.func
+    return getattr(resolver, "__name__", None) or type(resolver).__name__
 
 
 def rule_of(place: Place, rules: Rules) -> OnConflict:

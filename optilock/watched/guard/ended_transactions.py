@@ -43,6 +43,7 @@ from sqlalchemy.orm import Mapper, Session, SessionTransaction
 from sqlalchemy.orm.attributes import instance_state
 from sqlalchemy.orm.exc import ObjectDeletedError
 
+from optilock import events
 from optilock.conditions.write import Write, expected_versions
 from optilock.dialects import database_of, database_of_error
 from optilock.dialects.connections import roll_back_all
@@ -157,7 +158,7 @@ def raise_conflict(flush: Flush | None, error: DBAPIError | ObjectDeletedError) 
     else:  # an expired object was to be read
         conflict = _gone_in_flush(flush.session, flush)
     if conflict is not None:
-        raise conflict from error
+        raise events.report(conflict) from error
 
 
 def _conflict_in_flush(
@@ -223,14 +224,14 @@ def conflict_before_commit(session: Session) -> ConcurrencyError:
     record = session_record(session)
     roll_back_all(record.connections)
     found = _moved_on_held(session, _tried(record), [])
-    return conflict_of(found, record.promises)
+    return events.report(conflict_of(found, record.promises))
 
 
 def conflict_in_savepoint(session: Session) -> ConcurrencyError:
     """Return the conflict that prevents a savepoint's release, before anything is rolled back."""
     record = session_record(session)
     found = _moved_on_held(session, _tried(record), [], newest=True)
-    return conflict_of(found, record.promises)
+    return events.report(conflict_of(found, record.promises))
 
 
 def _moved_on_held(
@@ -284,7 +285,7 @@ def conflict_after_rollback(session: Session, error: DBAPIError) -> ConcurrencyE
     with _connections_to_read(session) as connection_for, suppress(SQLAlchemyError):
         # the conflict is the news, not a second failure
         found = _moved(attempts, connection_for, [])
-    return conflict_of(found, record.promises)
+    return events.report(conflict_of(found, record.promises))
 
 
 @contextmanager
@@ -389,6 +390,8 @@ def _send(
             record.conditions.commit()
         if record.owner is not None:
             record.owner.committing_now()
+        elif events.listeners and record.connections and original is SessionTransaction.commit:
+            original = events.timed(original)
     try:
         original(transaction, *args, **options)
     except _FAILURES as error:

@@ -189,8 +189,7 @@ def _locks_for_all(root: SessionTransaction, connection: Connection) -> bool:
 
 
 def _raise(record: SessionRecord, entries: list[Entry[Any]]) -> None:
-    events.emit(lambda: events.Conflict(tuple(entries)))
-    raise conflict_of(entries, record.promises)
+    raise events.report(conflict_of(entries, record.promises))
 
 
 def _moved(session: Session, promises: Iterable[Promise]) -> Iterator[Entry[Any]]:

@@ -35,7 +35,7 @@ from optilock.mapping.tables import is_shared, two_classes
 from optilock.resolvers.resolution import decide_by_policy
 from optilock.undocumented.flushes import states_marked_deleted
 from optilock.watched.guard.connection import listen_in
-from optilock.watched.guard.decisions import decide
+from optilock.watched.guard.decisions import decide, resolvers_of
 from optilock.watched.guard.dependents import DeletedRows, has_dependents
 from optilock.watched.guard.records import Flush
 from optilock.watched.rows.entries import Missed, equal_to_stored, stale_relationships
@@ -197,6 +197,8 @@ def _settle(flush: Flush, missed: list[Missed], objects: Any) -> None:
         entries = [*error.entries]
     events.emit(lambda: events.Conflict(tuple(entries)))
     if error is not None:
+        if isinstance(error, ConcurrencyError):
+            error.reported = True
         raise error
     _delete_as_decided(flush, missed)
 
@@ -208,7 +210,11 @@ def _delete_as_decided(flush: Flush, missed: list[Missed]) -> None:
     for row in missed:
         if row.state not in gone:
             _apply(flush, row)
-    events.emit(lambda: events.Resolved(tuple(row.entry for row in missed)))
+    events.emit(
+        lambda: events.Resolved(
+            tuple(row.entry for row in missed), resolvers_of(missed, flush.record)
+        )
+    )
 
 
 def _with_all(

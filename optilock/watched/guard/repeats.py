@@ -130,6 +130,8 @@ class RunningAttempt:
     #: ``time.monotonic()``, in seconds.
     started: float
     owner: object
+    #: In events: that of the unit, or of the decorated function.
+    name: str | None = None
     #: A unit in it was stored, and failed afterwards: another attempt would store it twice.
     stored: bool = False
     #: What was wanted before; None in a first attempt.
@@ -138,6 +140,8 @@ class RunningAttempt:
     remembers: bool = True
     #: What this one wanted of the rows of a flush, or a transaction, that has failed.
     wanted: Rows = field(default_factory=dict)
+    #: The units in it that failed (:mod:`optilock.unit.failures`).
+    failed: tuple[events.Failed, ...] = ()
 
     def over(self) -> None:
         """End the attempt: a copy of its context is outside of it from now on."""
@@ -307,9 +311,7 @@ def judge(flush: Flush, repeats: Repeats) -> None:
         elif (reason := _why_not(entry, ours, resolver)) is not None:
             refused.append((entry, reason))
     if refused:
-        conflict = tuple(entry for entry, _ in refused)
-        events.emit(lambda: events.Conflict(conflict))
-        raise _would_overwrite(refused)
+        raise events.report(_would_overwrite(refused))
     if reported:
         events.emit(lambda: events.Repeated(tuple(reported)))
 

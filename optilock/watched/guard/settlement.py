@@ -33,7 +33,7 @@ from optilock.watched.guard.corrections import (
     plan_update,
     update_rows,
 )
-from optilock.watched.guard.decisions import decide
+from optilock.watched.guard.decisions import decide, resolvers_of
 from optilock.watched.guard.dependents import (
     changed_links,
     give_back_to_parent,
@@ -68,10 +68,12 @@ def settle(flush: Flush) -> None:
         _show_as_stored(flush)
         _were_not_written(flush, [missed for missed in flush.misses if missed.written is None])
         _tell_written(flush)
-        events.emit(lambda: events.Resolved(conflict))
+        events.emit(lambda: events.Resolved(conflict, resolvers_of(flush.misses, flush.record)))
         return
     if isinstance(error, StaleDataError):
         with_sqlalchemys_message(error, flush.short)
+    if isinstance(error, ConcurrencyError):
+        error.reported = True
     if any(missed.restored or _half_written(flush, missed) for missed in flush.misses):
         raise error  # SQLAlchemy rolls back: what depends on these rows was already written
     _refuse(flush, error)
@@ -103,7 +105,7 @@ def conclude(flush: Flush) -> None:
             flush.error.add_note(f"optilock: {gone}")
         raise flush.error
     for gone in flush.gone_links:
-        raise gone
+        raise events.report(gone)
 
 
 def _stands_for_others(flush: Flush, missed: Missed) -> bool:

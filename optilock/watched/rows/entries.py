@@ -225,6 +225,7 @@ def entry_of(attempt: Attempt, stored: Values | None, *, demanded: bool = False)
         compared=_stored_otherwise(attempt, stored),
         added=_NONE if not facts(attempt.mapper).commuting else ReadOnly(_added(attempt)),
         demanded=demanded,
+        table=facts(attempt.mapper).name,
     )
 
 

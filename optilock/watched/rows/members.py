@@ -94,7 +94,7 @@ def refuse_unseen(session: Session, collections: Iterable[Members]) -> None:
                 " the merge would take it out."
             )
     if entries:
-        raise ConcurrencyError(entries.values(), "\n".join([*lines, _ADVICE]))
+        raise ConcurrencyError(entries.values(), "\n".join([*lines, _ADVICE]))  # merge reports it
 
 
 def _counts(copy: State, relationship: RelationshipProperty[Any]) -> bool:

@@ -27,6 +27,7 @@ from sqlalchemy.orm.base import state_str
 from sqlalchemy.orm.exc import StaleDataError
 
 from optilock.errors import ConcurrencyError, Entry
+from optilock.events import report
 from optilock.mapped import State, facts
 from optilock.mapping.original_values import (
     any_compared,
@@ -268,7 +269,9 @@ def _all_or_none(session: Session, source: State, before: Iterable[Memory]) -> I
         conflict = _conflict(session, source, error)
         _take_back(session, source, new, edited)
         _forget_reading(session, before)
-        raise conflict from error.__cause__
+        # The flush before a query has reported its conflict.
+        conflict.reported = isinstance(error, ConcurrencyError) and error.reported
+        raise report(conflict) from error.__cause__
 
 
 def guarded_merge_all(original: Callable[..., Any]) -> Callable[..., Any]:

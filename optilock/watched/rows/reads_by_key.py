@@ -25,6 +25,7 @@ from sqlalchemy.orm import InstanceState, Mapper, Session
 from sqlalchemy.orm.exc import StaleDataError
 
 from optilock.errors import ConcurrencyError, OptilockError, prepend_line
+from optilock.events import report
 from optilock.mapped import Facts, Identity, State, facts, identity_of
 from optilock.undocumented.statements import may_repeat_objects
 from optilock.watched.rows.entries import attempt_of, entry_of
@@ -169,5 +170,5 @@ def _raise_with_entry(session: Session, held_state: Callable[[], State | None]) 
         connection = connection_to_write(session, mapper)
         attempt = attempt_of(state, "verify", version_seen(state, token))
         stored = read_stored(connection, mapper, [identity]).get(identity)
-        conflict = ConcurrencyError([entry_of(attempt, stored)])
-        raise prepend_line(conflict, error) from error
+        entry = entry_of(attempt, stored)
+        raise report(prepend_line(ConcurrencyError([entry]), error)) from error

@@ -249,8 +249,7 @@ def report_stale_rows(session: Session, attempts: Callable[[], list[Attempt]]) -
         found = _entries(session, attempts())
         if not found:
             raise  # no conflict: a trigger, or a driver that does not count rows
-        events.emit(lambda: events.Conflict(found))
-        conflict = prepend_line(ConcurrencyError(found), error)
+        conflict = events.report(prepend_line(ConcurrencyError(found), error))
         if session.is_active:
             conflict.add_note(
                 "optilock: other rows of the same call may be written in this transaction, which is"

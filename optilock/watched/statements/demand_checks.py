@@ -25,6 +25,7 @@ from sqlalchemy.sql import visitors
 from optilock.conditions.condition import Condition, Given, failed_conditions, first_explanation
 from optilock.conditions.demands import Demands
 from optilock.errors import Action, ConcurrencyError, ConfigurationError, Entry
+from optilock.events import report
 from optilock.mapped import Identity, facts
 from optilock.mapping.tables import classes_over
 from optilock.undocumented.statements import is_ordered
@@ -337,4 +338,4 @@ def _refuse(
         action: Action = "delete" if deleting else "update"
         attempt = Attempt(mapper, identity, action, {}, {}, {})
         entry: Entry[Any] = entry_of(attempt, stored.get(identity))
-        raise first_explanation(wrong, entry) or ConcurrencyError([entry])
+        raise first_explanation(wrong, entry) or report(ConcurrencyError([entry]))

@@ -22,6 +22,7 @@ from optilock import (
     Isolation,
     UnitOfWork,
     Versioned,
+    events,
     leases,
     shares,
     watch,
@@ -163,6 +164,26 @@ def test_its_holder_is_told_at_once_that_it_is_lost(desks: Engine) -> None:
             session.get_one(Desk, 1).text = "mine"
     assert told == [raised.value] == [held.lost]
     assert (state(desks).state, renewing()) == ("leased", 0)
+
+
+@pytest.mark.engines("sqlite-wal")
+def test_what_a_block_acquires_and_loses_is_heard(desks: Engine) -> None:
+    """B4: events of leases."""
+    heard: list[Any] = []
+    lost = threading.Event()
+
+    with (
+        events.listening(heard.append),
+        pytest.raises(LeaseLost) as raised,
+        leases.lease(desks, (Desk, 1), 0.3, on_lost=lambda error: lost.set()),
+    ):
+        assert heard[-1] == events.Acquired("lease", "the lease on Desk 1")
+        taken_away(desks)
+        assert lost.wait(LONGER)
+
+    assert [one for one in heard if isinstance(one, events.Lost)] == [
+        events.Lost("lease", "the lease on Desk 1", raised.value)
+    ]
 
 
 @pytest.mark.engines("sqlite-wal")

@@ -14,7 +14,7 @@ import pytest
 from sqlalchemy import create_engine, func, insert, select
 from sqlalchemy.orm import sessionmaker
 
-from optilock import ConfigurationError
+from optilock import ConfigurationError, events
 from optilock.queue import Message, Queue, Worker
 from tests.support.queues import make_tables
 
@@ -94,6 +94,27 @@ def test_one_that_fails_comes_back_and_is_a_dead_letter_at_last(queue, caplog):
     assert (letter.receives, letter.last_error) == (5, "ValueError: secret body")
     assert "ValueError" in caplog.text
     assert "secret" not in caplog.text
+
+
+def test_what_becomes_of_messages_is_heard(queue):
+    """B4: events of queues: handled, failed, dead letters."""
+    heard: list[Any] = []
+
+    def handle(message: Message) -> None:
+        if message.body == "bad":
+            raise ValueError("secret")
+
+    good, bad = queue.send("good").id, queue.send("bad").id
+    with (
+        events.listening(heard.append),
+        Running(queue.worker(handle, retry=lambda receives: 0.0)),
+    ):
+        until(lambda: queue.metrics().dead == 1 and left(queue) == 0)
+
+    assert [one for one in heard if one.message == good] == [events.Handled("work", good, 1)]
+    of_bad = [(type(one).__name__, one.receives) for one in heard if one.message == bad]
+    assert of_bad == [*(("HandlingFailed", n) for n in range(1, 6)), ("DeadLetter", 5)]
+    assert "secret" not in f"{heard}{[one.as_dict() for one in heard]}"
 
 
 def test_a_heartbeat_keeps_what_runs_and_what_waits_for_its_turn(queue):
