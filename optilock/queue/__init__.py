@@ -13,22 +13,22 @@ otherwise it becomes visible again, and another receiver gets it. So a message i
 more often, never less. A receiver that deletes it in the transaction of the effects has them
 exactly once. All times are the database's.
 
-=================== ================================================================================
-queue               :class:`Queue`
-async_queue         :class:`AsyncQueue`, with its connections, waiters and worker
-base                the calls of both: arguments are checked, and become work for a connection
-message_operations  receive and end messages, on a connection
-sending             check and store messages, on a connection
-connections         connections that a queue keeps, and the work that may run on them again
-waiters             objects that wait for messages
-worker              a loop that calls a function with each message
+===================== ==============================================================================
+queue                 :class:`Queue`
+async_queue           :class:`AsyncQueue`, with its connections, waiters and worker
+base                  the calls of both: arguments are checked, and become work for a connection
+message_operations    receive and end messages, on a connection
+sending               check and store messages, on a connection
+connections           connections that a queue keeps, and the work that may run on them again
+waiters               objects that wait for messages
+worker                a loop that calls a function with each message
 handler_transactions  end the transaction of a handler that does not return
-worker_state        the messages that a worker holds, its options, and its log
-messages            messages, drafts and receipts; checks of arguments
-enclosing_units     calls without session= inside a unit of work
-failures            the error of a handler, read once
-errors              the errors of a queue
-=================== ================================================================================
+worker_state          the messages that a worker holds, its options, and its log
+messages              messages, drafts and receipts; checks of arguments
+enclosing_units       calls without session= inside a unit of work
+handler_failures      the error of a handler, read once
+errors                the errors of a queue
+===================== ==============================================================================
 
 The statements are in the folders of the engines, in ``optilock/dialects``; the tables in
 :mod:`optilock.tables.queue`.

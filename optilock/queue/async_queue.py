@@ -17,7 +17,7 @@ from optilock.dialects.queue_sql import Messages
 from optilock.errors import ConfigurationError, describe
 from optilock.queue.base import Calls
 from optilock.queue.connections import AUTOCOMMIT, KeptConnections, Work
-from optilock.queue.failures import Failure, failure_of
+from optilock.queue.handler_failures import Failure, failure_of
 from optilock.queue.messages import Message
 from optilock.queue.waiters import Ear, ListeningLoop, PollingLoop
 from optilock.queue.worker import WorkerLoop

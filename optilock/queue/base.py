@@ -29,7 +29,7 @@ from optilock.queue.connections import (
     run_once_only,
 )
 from optilock.queue.enclosing_units import separate_work
-from optilock.queue.failures import Failure, failure_of
+from optilock.queue.handler_failures import Failure, failure_of
 from optilock.queue.message_operations import Operations
 from optilock.queue.messages import (
     WEEK,

@@ -24,7 +24,7 @@ from optilock import events
 from optilock.dialects.queue_sql import Messages
 from optilock.errors import ConfigurationError, describe
 from optilock.queue.errors import MessageNotFound, QueueError, ReceiptExpired
-from optilock.queue.failures import Failure
+from optilock.queue.handler_failures import Failure
 from optilock.queue.messages import (
     Limits,
     Message,

@@ -35,7 +35,7 @@ from optilock.coroutines import result_of, run_to_end
 from optilock.dialects import Cause
 from optilock.dialects.transient import cause_of
 from optilock.queue.errors import MessageNotFound, ReceiptExpired
-from optilock.queue.failures import Failure, failure_of
+from optilock.queue.handler_failures import Failure, failure_of
 from optilock.queue.handler_transactions import HandlerTransactions
 from optilock.queue.messages import MOST, Message
 from optilock.queue.waiters import NoWaiter

@@ -21,7 +21,7 @@ from sqlalchemy.exc import DBAPIError
 from optilock.dialects.transient import commit_outcome_unknown, is_transient
 from optilock.errors import CommitOutcomeUnknown, ConfigurationError
 from optilock.queue.errors import QueueError
-from optilock.queue.failures import Failure, failure_of
+from optilock.queue.handler_failures import Failure, failure_of
 from optilock.queue.messages import WEEK, Message, check_count, milliseconds
 
 _LONGEST_PAUSE = 300.0

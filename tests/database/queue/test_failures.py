@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from optilock.queue import AsyncQueue, Message, MessageNotFound, Queue
-from optilock.queue.failures import failure_of
+from optilock.queue.handler_failures import failure_of
 from optilock.queue.worker_state import Settings, backoff
 from tests.database.queue.test_async_queue import runner as runner
 from tests.database.queue.test_async_queue import sync as sync
