@@ -59,6 +59,7 @@ from optilock.errors.base import (
     SeparateUnitWarning,
     UnguardedStatement,
     UnguardedStatementWarning,
+    UnversionedMergeWarning,
 )
 from optilock.errors.base import describe as describe
 from optilock.errors.base import pickled_state as pickled_state
@@ -106,5 +107,6 @@ __all__ = [
     "SeparateUnitWarning",
     "UnguardedStatement",
     "UnguardedStatementWarning",
+    "UnversionedMergeWarning",
     "WouldOverwrite",
 ]

@@ -61,6 +61,13 @@ class SeparateUnitWarning(UserWarning):
     """
 
 
+class UnversionedMergeWarning(UserWarning):
+    """``session.merge()`` writes values without a version over a stored row.
+
+    It is given once for each class; a strict session refuses it. See ``docs/expectations.md``.
+    """
+
+
 def describe(obj: object) -> str:
     """Return the kind of an argument for a message, without its value."""
     if isinstance(obj, type):

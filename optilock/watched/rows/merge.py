@@ -3,7 +3,8 @@
 A copy that carries a version was read in that version. If its row is in another version, or gone,
 the merge is a conflict: it would overwrite the other change, or insert the deleted row again. A
 copy without a version does not show which row was read, and is merged over the newest row, as
-SQLAlchemy does. A copy that a commit has expired carries the version that was seen last.
+SQLAlchemy does (:mod:`optilock.watched.rows.payloads`: a new object over a stored row). A copy that
+a commit has expired carries the version that was seen last.
 
 Where values are compared (``CompareValues``), all compared values that were read must still be
 stored: a merge writes all values of the copy, changed or not.
@@ -26,7 +27,7 @@ from sqlalchemy.orm.attributes import instance_state
 from sqlalchemy.orm.base import state_str
 from sqlalchemy.orm.exc import StaleDataError
 
-from optilock.errors import ConcurrencyError, Entry
+from optilock.errors import ConcurrencyError, ConfigurationError, Entry
 from optilock.events import report
 from optilock.mapped import State, facts
 from optilock.mapping.original_values import (
@@ -37,6 +38,7 @@ from optilock.mapping.original_values import (
 )
 from optilock.watched.rows.entries import attempt_of, entry_of, moved_entry, stored_of
 from optilock.watched.rows.members import members_of, refuse_unseen
+from optilock.watched.rows.payloads import check_held, check_payloads, rows_of_payloads
 from optilock.watched.rows.rolled_back import follow_copy
 from optilock.watched.rows.seen import (
     Memory,
@@ -238,6 +240,7 @@ def guarded_merge(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _read_and_merge(session: Session, source: State, send: Callable[[], Any]) -> Any:
     """Merge over the stored row, if no other transaction has changed it."""
+    check_held(session, source)
     before_reading = memories(one for _, one in _merged(session, source))
     _refuse_unread(session, _copies(source))
     with _all_or_none(session, source, before_reading):
@@ -247,6 +250,7 @@ def _read_and_merge(session: Session, source: State, send: Callable[[], Any]) ->
         if any_compared() and (stale := _stale_by_value(session, source)):
             raise ConcurrencyError(stale)
         refuse_unseen(session, collections)
+        check_payloads(session, _copies(source))
     return merged
 
 
@@ -272,6 +276,12 @@ def _all_or_none(session: Session, source: State, before: Iterable[Memory]) -> I
         # The flush before a query has reported its conflict.
         conflict.reported = isinstance(error, ConcurrencyError) and error.reported
         raise report(conflict) from error.__cause__
+    except ConfigurationError:
+        for merged in rows_of_payloads(session, _copies(source)):
+            session.expire(merged.obj())
+        _take_back(session, source, new, edited)
+        _forget_reading(session, before)
+        raise
 
 
 def guarded_merge_all(original: Callable[..., Any]) -> Callable[..., Any]:

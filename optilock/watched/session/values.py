@@ -98,6 +98,10 @@ class RowsOfTransaction(dict[Place, T]):
         """Return whether the notes are of this transaction."""
         return self._root is not None and self._root() is root
 
+    def has(self, place: Place) -> bool:
+        """Return whether there is a note about the row."""
+        return place in self
+
     def in_transaction(self, root: SessionTransaction | None) -> None:
         """Forget notes of an earlier transaction."""
         if self._is_of_another(root):
@@ -118,6 +122,9 @@ class Promises(RowsOfTransaction[Promise]):
         """Note that all rows were checked, and stay as promised."""
         self._looked_at = {**self._looked_at, **self}
         self.clear()
+
+    def has(self, place: Place) -> bool:
+        return place in self or place in self._looked_at
 
     def all(self) -> Iterable[Promise]:
         return {**self._looked_at, **self}.values()

@@ -209,7 +209,7 @@ def _not_compared_message(statement: Any, table: Any, version: Column[Any]) -> s
         " have seen. Add where(unchanged(obj)) of optilock.statements for loaded objects, or"
         f" {column} to its WHERE, in the version that was read; for many rows use"
         f" optilock.{bulk}(). If the write is to win over others, change objects in a session"
-        " after optilock.overwrite(obj)."
+        " after overwrite(obj) of optilock.preconditions."
     )
 
 

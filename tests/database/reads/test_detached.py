@@ -111,6 +111,7 @@ def test_a_new_object_without_a_version_is_inserted(account: Any, watched: Do, s
     assert stored(Account, 2)["version"] == 1
 
 
+@pytest.mark.filterwarnings("ignore::optilock.errors.UnversionedMergeWarning")
 def test_a_copy_without_a_version_is_merged_over_the_newest_row(
     account: Any, watched: Do, other: Do, stored: Do
 ) -> None:

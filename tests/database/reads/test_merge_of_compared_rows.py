@@ -159,6 +159,7 @@ def test_beside_a_version_the_values_are_compared_too(store, watched, copy_of, d
     assert (stored(Parcel, 1)["state"], stored(Parcel, 1)["owner"]) == ("lost", "Ada")
 
 
+@pytest.mark.filterwarnings("ignore::optilock.errors.UnversionedMergeWarning")
 def test_a_new_object_says_nothing_about_what_was_seen(store, watched, directly, stored):
     store(Leaflet(id=1, title="a"))
     session = watched()
