@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import rich_click as click
 from rich.console import Console
 from rich.markup import escape
+from rich.padding import Padding
 from rich.table import Table
+from rich.text import Text
 from sqlalchemy import Engine
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -141,6 +143,10 @@ def _show(findings: Sequence[Finding], nothing: str) -> None:
     if not findings:
         console.print(nothing)
         return
+    if console.width < _TABLE:
+        for finding in findings:
+            _show_lines(console, finding)
+        return
     table = Table(show_lines=True)
     for title in ("", "what", "about", "found", "do"):
         table.add_column(title, overflow="fold")  # a name that is cut off is of no use
@@ -150,6 +156,22 @@ def _show(findings: Sequence[Finding], nothing: str) -> None:
             *map(escape, (finding.code, finding.subject, finding.message, finding.advice)),
         )
     console.print(table)
+
+
+#: Columns: in a narrower table the names of columns and findings would break.
+_TABLE = 100
+
+
+def _show_lines(console: Console, finding: Finding) -> None:
+    """Print a finding in lines, which the terminal breaks at spaces alone."""
+    console.print(
+        f"[{_STYLES[finding.severity]}]{finding.severity}[/] {escape(finding.code)}:"
+        f" {escape(finding.subject)}",
+        soft_wrap=True,
+    )
+    for text in (finding.message, finding.advice):
+        console.print(Padding(Text(text), (0, 0, 0, 2)))
+    console.print()
 
 
 _NOTHING = "Nothing found: every class is versioned, and the database agrees."

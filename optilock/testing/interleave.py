@@ -205,11 +205,7 @@ def interleave(
     Raises:
         ConfigurationError: there are no names, two are equal, or ``sessions`` makes no sessions.
     """
-    if not names or len(set(names)) < len(names):
-        raise ConfigurationError(
-            f"interleave() got the names {names!r}: name every side once, for example"
-            ' interleave(SessionLocal, "alice", "bob").'
-        )
+    check_names("interleave", names)
     make = _factory(sessions)
     sides: list[Side[S]] = []
     try:
@@ -228,6 +224,19 @@ def interleave(
         )
     for error in (error for side in sides for error in side.unseen_errors()):
         raise error
+
+
+def check_names(call: str, names: tuple[str, ...]) -> None:
+    """Refuse sides without a name, or with the same one.
+
+    Raises:
+        ConfigurationError: there are no names, or two are equal.
+    """
+    if not names or len(set(names)) < len(names):
+        raise ConfigurationError(
+            f"{call}() got the names {names!r}: name every side once, for example"
+            f' {call}(SessionLocal, "alice", "bob").'
+        )
 
 
 def _factory(sessions: Any) -> Callable[[], AbstractContextManager[Any]]:

@@ -55,10 +55,30 @@ class Isolation(Enum):
     SERIALIZABLE = "SERIALIZABLE"
 
 
+def level_of(given: object) -> Isolation | None:
+    """Return the level that ``isolation=`` names: ``Isolation.SERIALIZABLE``, or its text.
+
+    Raises:
+        ConfigurationError: it is no level.
+    """
+    if given is None or isinstance(given, Isolation):
+        return given
+    name = " ".join(given.replace("_", " ").upper().split()) if isinstance(given, str) else given
+    for level in Isolation:
+        if level.value == name:
+            return level
+    raise ConfigurationError(
+        f"isolation={given!r} is no level: write"
+        f" {' or '.join(f'Isolation.{level.name}' for level in Isolation)}, or its text, such as"
+        ' "SERIALIZABLE".'
+    )
+
+
 class LevelPart(Part, option="isolation"):
     """The part that sets the isolation level of a unit."""
 
-    def __init__(self, level: Isolation, *, read_only: bool) -> None:
+    def __init__(self, level: Isolation | None, *, read_only: bool) -> None:
+        assert level is not None
         self.level = level.value
         self.read_only = read_only
 

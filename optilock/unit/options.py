@@ -21,6 +21,7 @@ from optilock.unit.isolation import (
     LevelPart,
     ReadOnlyPart,
     VerifyReadsPart,
+    level_of,
 )
 from optilock.unit.parts import Part
 from optilock.unit.reading import LockingPart
@@ -51,7 +52,7 @@ class UnitOptionsWithoutIsolation(TypedDict, total=False):
 class UnitOptions(UnitOptionsWithoutIsolation, total=False):
     """The keywords of :class:`optilock.UnitOfWork`."""
 
-    isolation: Isolation | None
+    isolation: Isolation | str | None
 
 
 class RetryOptions(TypedDict, total=False):
@@ -112,7 +113,7 @@ class Options:
     on_conflict: OnConflict = None
     on_delete: DeletePolicies = None
     strict: bool = False
-    isolation: Isolation | None = None
+    isolation: Isolation | str | None = None
     read_only: bool = False
     savepoint: bool = False
     independent: bool = False
@@ -153,11 +154,7 @@ class Options:
                 f"name={self.name!r} names no unit: write one text for all units of a kind, such as"
                 ' name="transfer", without keys or values of rows.'
             )
-        if self.isolation is not None and not isinstance(self.isolation, Isolation):
-            raise ConfigurationError(
-                f"isolation={self.isolation!r} is no level: write"
-                f" {' or '.join(f'Isolation.{level.name}' for level in Isolation)}."
-            )
+        object.__setattr__(self, "isolation", level_of(self.isolation))
 
     def _check_parts(self) -> None:
         for part in self.parts:
@@ -218,7 +215,7 @@ class Options:
             parts.append(ShortPart())
         last: tuple[Part, ...] = ()
         if self.isolation is not None:
-            level = LevelPart(self.isolation, read_only=self.read_only)
+            level = LevelPart(level_of(self.isolation), read_only=self.read_only)
             parts.append(level)
             last = (FirstReadPart(level),)
         if self.read_only:

@@ -55,7 +55,7 @@ def optilock(shop: Path, *words: str, columns: int = 120) -> Result:
 
 
 def test_a_shell_sees_what_the_commands_print_and_their_exit_code(shop):
-    command = [sys.executable, "-m", "optilock.cli", "check", "shop", "--url", "sqlite:///shop.db"]
+    command = [sys.executable, "-m", "optilock", "check", "shop", "--url", "sqlite:///shop.db"]
     root = Path(__file__).parents[2]
     given = {"PYTHONPATH": f"{root}:{root / 'apps'}", "PATH": "", "COLUMNS": "120"}
     ended = subprocess.run(
@@ -195,6 +195,17 @@ def test_names_to_type_are_not_cut_off(shop):
     (shop / "shop.py").write_text(MODELS + "    __version_guard__ = 'bump'\n")
     ended = optilock(shop, "check", "shop", "--url", "sqlite:///shop.db", columns=60)
     assert "…" not in ended.stdout.replace("--url …", "")
+
+
+@pytest.mark.parametrize("columns", [40, 80, 120])
+def test_f_names_are_not_broken_in_a_narrow_terminal(shop, columns):
+    """FAULTS F: a table of 80 columns broke the names of findings, columns and commands."""
+    found = optilock(shop, "check", "shop", "--url", "sqlite:///shop.db", "--json")
+    shown = optilock(shop, "check", "shop", "--url", "sqlite:///shop.db", columns=columns).stdout
+    for finding in json.loads(found.stdout):
+        assert finding["code"] in shown
+        for word in f"{finding['message']} {finding['advice']}".split():
+            assert columns == 120 or len(word) > columns - 2 or word in shown, word
 
 
 @pytest.mark.parametrize(

@@ -55,6 +55,8 @@ NAMES = {
     "watch",
 }
 TESTING_NAMES = {
+    "AsyncSide",
+    "AsyncStep",
     "Fault",
     "FaultNotMet",
     "Faults",
@@ -67,6 +69,7 @@ TESTING_NAMES = {
     "Wire",
     "count_statements",
     "interleave",
+    "interleave_async",
     "wire",
 }
 #: Modules that come with extras, or with nothing of ours.

@@ -2,15 +2,35 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 import threading
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
 
 import pytest
-from sqlalchemy import create_engine
-from sqlalchemy.orm import Session, sessionmaker
+from sqlalchemy import create_engine, insert
+from sqlalchemy.ext.asyncio import (
+    AsyncEngine,
+    AsyncSession,
+    async_sessionmaker,
+    create_async_engine,
+)
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sessionmaker
 
-from optilock import ConfigurationError
-from optilock.testing import OutOfStep, interleave
+from optilock import AsyncUnitOfWork, ConcurrencyError, ConfigurationError, Versioned, watch
+from optilock.testing import OutOfStep, interleave, interleave_async
+
+
+class Base(DeclarativeBase):
+    pass
+
+
+class Note(Versioned, Base):
+    __tablename__ = "notes"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    text: Mapped[str]
 
 
 @pytest.fixture
@@ -120,3 +140,77 @@ def test_who_never_ends_is_named(sessions, monkeypatch):
     ):
         alice.start(lambda session: go_on.wait())
     go_on.set()
+
+
+# -- async (FAULTS F) ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+async def notes(tmp_path: Path) -> AsyncIterator[AsyncEngine]:
+    engine = create_async_engine(f"sqlite+aiosqlite:///{tmp_path}/notes.db")
+    async with engine.begin() as connection:
+        await connection.run_sync(Base.metadata.create_all)
+        await connection.execute(insert(Note).values(id=1, text="", version=1))
+    yield engine
+    await engine.dispose()
+
+
+def note(text: str) -> Any:
+    async def step(session: AsyncSession) -> Note:
+        found = await session.get_one(Note, 1)
+        found.text = text
+        return found
+
+    return step
+
+
+@pytest.mark.anyio
+async def test_f_async_sessions_are_stepped_too(notes: AsyncEngine) -> None:
+    sessions = async_sessionmaker(notes, sync_session_class=watch(type("Own", (Session,), {})))
+    async with interleave_async(sessions, "ada", "bob") as (ada, bob):
+        await ada.do(note("Ada's"))
+        await bob.do(note("Bob's"))
+        await bob.commit()
+        with pytest.raises(ConcurrencyError):
+            await ada.commit()
+    async with interleave_async(lambda: AsyncUnitOfWork(sessions), "ada") as (ada,):
+        assert (await ada.do(note("again"))).text == "again"
+        await ada.leave()
+        with pytest.raises(OutOfStep, match="has left"):
+            ada.start(note("?"))
+    async with interleave_async(notes, "ada") as (ada,):
+        assert (await ada.do(lambda session: session.get_one(Note, 1))).text == "again"
+
+
+@pytest.mark.anyio
+async def test_f_what_an_async_step_waits_for_is_seen(notes: AsyncEngine) -> None:
+    gate = asyncio.Event()
+
+    async def wait(session: AsyncSession) -> bool:
+        return await gate.wait()
+
+    async with interleave_async(notes, "ada", "bob") as (ada, bob):
+        step = ada.start(wait)
+        await step.blocked()
+        with pytest.raises(OutOfStep, match="earlier step"):
+            ada.start(wait)
+        gate.set()
+        assert await step.result() is True
+        with pytest.raises(OutOfStep, match="was to wait"):
+            await bob.start(lambda session: asyncio.sleep(0)).blocked()
+    with pytest.raises(KeyError, match="unseen"):
+        async with interleave_async(notes, "ada") as (ada,):
+            ada.start(note_that_fails)
+            await asyncio.sleep(0.01)
+
+
+async def note_that_fails(session: AsyncSession) -> None:
+    raise KeyError("unseen")
+
+
+@pytest.mark.anyio
+async def test_f_what_makes_no_async_sessions_is_refused(notes: AsyncEngine) -> None:
+    for given, names in ((Session, ("a",)), (notes, ()), (notes, ("a", "a"))):
+        with pytest.raises(ConfigurationError, match="interleave"):
+            async with interleave_async(given, *names):  # type: ignore[arg-type]
+                raise AssertionError

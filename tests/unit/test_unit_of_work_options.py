@@ -56,7 +56,8 @@ def test_a_scoped_session_over_something_else_than_a_sessionmaker_is_refused():
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"isolation": "SERIALIZABLE"}, "Isolation.SERIALIZABLE"),
+        ({"isolation": "SERIALISABLE"}, "Isolation.SERIALIZABLE"),
+        ({"isolation": 4}, "Isolation.SERIALIZABLE"),
         ({"savepoint": True, "independent": True}, "take one"),
         ({"on_conflict": "merge"}, "not a resolver"),
         ({"on_delete": "strict"}, "OnDelete.STRICT"),

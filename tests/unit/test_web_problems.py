@@ -393,3 +393,14 @@ def test_openapi_names_the_answers_of_a_route_with_an_idempotency_key() -> None:
     assert set(fastapi.responses("POST", status_code=201, keyed=True)) == statuses
     assert set(litestar.responses("POST", keyed=True)) == statuses
     assert 422 not in {*fastapi.responses("POST"), *litestar.responses("POST")}
+
+
+def test_f_a_task_queue_that_speaks_json_keeps_the_kind_of_an_error() -> None:
+    """FAULTS F, as docs/sessions.md has it: of class and text no error can be made again."""
+    for error, kind in (
+        (LeaseHeld("Page 7", "leased"), "lease-held"),
+        (StaleDataError(), "conflict"),
+    ):
+        problem = problem_of(error)
+        assert problem is not None
+        assert json.loads(json.dumps(problem.body))["type"] == f"urn:optilock:{kind}"
