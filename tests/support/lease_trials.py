@@ -5,10 +5,15 @@
     python -m tests.support.lease_trials stopped --trials 200 postgresql mariadb sqlite-wal
     python -m tests.support.lease_trials race --seconds 10 postgresql
 
-*stopped*: a process acquires a lease and writes its row in one unit after the other. It is stopped
-(SIGSTOP) at a moment of chance and continued when its lease has ended; in half of the trials
-somebody else has become the holder meanwhile. Each unit asks the database for the time just before
-its guarded statement: none that began after the end of the lease may be stored.
+*stopped*: a process acquires a lease and writes its row in one unit after the other; in half of the
+trials it is the lease of a block, which a thread renews. It is stopped (SIGSTOP) at a moment of
+chance, in the middle of a unit or a renewal too, and continued when its lease has ended; in half of
+the trials somebody else becomes the holder meanwhile, as soon as he can. Each unit asks the
+database for the time just before its guarded statement: none that began after the end of the lease
+may be stored. Once a holder was told that the lease is lost (``on_lost=``, ``check()``, or by an
+error), none of his writes may be. And nobody waits longer for the row than the lease and one
+second: the server ends a transaction that a stopped process has left open, as docs/leases.md
+advises.
 
 *race*: eight processes acquire the same lease, write the row, look whether it still is as they have
 written it, and release the lease, or let it end. Numbers of holders must grow.
@@ -24,15 +29,18 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 from sqlalchemy import Engine, create_engine, func, insert, select
+from sqlalchemy.exc import DBAPIError, PendingRollbackError
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sessionmaker
 
-from optilock import Versioned, is_transient, leases, watch
+from optilock import CommitOutcomeUnknown, UnitOfWork, Versioned, is_transient, leases, watch
 from optilock.dialects import database_of
 from optilock.leases import Leasable, LeaseHeld, LeaseLost, LeasePolicy
 from optilock.leases.names import place_of_row
@@ -43,6 +51,11 @@ from tests.engines.target import Target
 
 ROOT = Path(__file__).parents[2]
 LENGTH = 0.3
+#: The server ends a transaction of a process that is stopped.
+ENDED_BY = {
+    "postgresql": ("SET idle_in_transaction_session_timeout = 500",),
+    "mysql": ("SET SESSION idle_write_transaction_timeout = 1",),
+}
 
 
 class Base(DeclarativeBase):
@@ -89,8 +102,9 @@ def start(target: Target, what: str, *more: str) -> subprocess.Popen[str]:
 
 def engine_of(given: str) -> Engine:
     told = json.loads(given)
-    engine = create_engine(told["url"])
-    Target("", "", "", on_connect=tuple(told["on_connect"])).prepare(engine)
+    engine = create_engine(told["url"], pool_pre_ping=True)
+    more = ENDED_BY.get(engine.dialect.name, ())
+    Target("", "", "", on_connect=(*told["on_connect"], *more)).prepare(engine)
     return engine
 
 
@@ -98,56 +112,119 @@ def engine_of(given: str) -> Engine:
 
 
 def holder(engine: Engine) -> None:
-    """For each line: acquire, say so, write until the lease is lost, and tell of it."""
+    """For each line: hold a lease, say so, write until it is lost and some more, and tell of it."""
     sessions = watch(sessionmaker(engine))
-    for _ in sys.stdin:
-        with Session(engine) as session, session.begin():
-            lease = leases.acquire(session, ROW, LENGTH)
-        print("ready", flush=True)
-        told = {"fence": lease.fence, "late": 0, "written": 0, "lost": False}
-        for number in range(1_000):
-            began = write(sessions, lease, number)
-            if began is None:
+    for line in sys.stdin:
+        told = {"late": 0, "written": 0, "lost": False, "after": 0}
+        if line.strip() == "block":
+            try:
+                write_in_block(engine, sessions, told)
+            except LeaseLost:
                 told["lost"] = True
-                break
-            told["written"] += 1
-            told["late"] += began >= lease.until
+        else:
+            with sessions.begin() as session:
+                lease = leases.acquire(session, ROW, LENGTH)
+            print("ready", flush=True)
+            write_under(sessions, lease, told)
         print(json.dumps(told), flush=True)
 
 
-def write(sessions: Any, lease: leases.Lease, number: int) -> Any:
-    """When the statement began, once it is stored; ``None``: it was refused."""
-    with sessions() as session:
-        leases.use(session, lease)
-        try:
-            door = session.get_one(Door, 1)
-            began = session.scalar(select(ServerTime()))
-            door.holder = 1_000 * (lease.fence or 0) + number
-            session.commit()
-        except LeaseLost:
-            return None
-        return began
+def write_under(sessions: Any, lease: leases.Lease, told: dict[str, Any]) -> None:
+    for _ in range(1_000):
+        with sessions() as session:
+            leases.use(session, lease)
+            began = write(session)
+        if began is None:
+            told["lost"] = True
+            return
+        told["written"] += 1
+        told["late"] += began >= lease.until
 
 
-def stopped(target: Target, trials: int, seed: int = 1) -> dict[str, int]:
-    """How often something happened in so many trials."""
-    chance, found = random.Random(seed), dict.fromkeys(COUNTED, 0)
+def write_in_block(engine: Engine, sessions: Any, told: dict[str, Any]) -> None:
+    heard = threading.Event()
+    with leases.lease(engine, ROW, LENGTH, on_lost=lambda error: heard.set()) as held:
+        print("ready", flush=True)
+        until = time.monotonic() + 3 * LENGTH
+        more, used = 3, sessions()
+        held.use(used)  # before it is lost
+        while more:
+            knew = heard.is_set()
+            with suppress(LeaseLost):
+                once_used = knew and more == 1
+                stored = bool(write(used)) if once_used else write_in_unit(sessions, held)
+                told["after" if knew else "written"] += stored
+            if heard.is_set() or time.monotonic() > until:
+                with suppress(LeaseLost):
+                    held.check()
+                    continue
+                heard.set()
+                more -= knew
+        used.close()
+
+
+def write_in_unit(sessions: Any, held: Any) -> bool:
+    """Return whether a unit under the lease is stored; one whose transaction was ended is not."""
+    try:
+        with UnitOfWork(sessions, parts=[held]) as session:
+            session.get_one(Door, 1).holder = next(numbers)
+    except ENDED as error:
+        if isinstance(error, DBAPIError) and not is_transient(error):
+            raise
+        return False
+    return True
+
+
+def write(session: Session) -> Any:
+    """When the statement began, once it is stored; ``None``: it was refused, or is not stored."""
+    try:
+        door = session.get_one(Door, 1)
+        began = session.scalar(select(ServerTime()))
+        door.holder = next(numbers)
+        session.commit()
+    except LeaseLost:
+        return None
+    except ENDED as error:
+        with suppress(DBAPIError):
+            session.rollback()
+        if isinstance(error, DBAPIError) and not is_transient(error):
+            raise
+        return None
+    return began
+
+
+#: The server has ended the transaction; at COMMIT, nobody can tell from the answer.
+ENDED = (DBAPIError, PendingRollbackError, CommitOutcomeUnknown)
+#: Each write stores another value.
+numbers = count(1)
+
+
+def stopped(target: Target, trials: int, seed: int = 1) -> dict[str, float]:
+    """How often something happened in so many trials, and the longest wait for the row."""
+    chance, found = random.Random(seed), dict.fromkeys(COUNTED, 0.0)
     engine, process = prepare(target), start(target, "holder")
     assert process.stdin is not None
     assert process.stdout is not None
     try:
         for number in range(trials):
-            print("go", file=process.stdin, flush=True)
+            print("block" if number % 4 < 2 else "go", file=process.stdin, flush=True)
             assert process.stdout.readline() == "ready\n"
             time.sleep(chance.uniform(0, LENGTH * 0.8))
             process.send_signal(signal.SIGSTOP)
-            time.sleep(LENGTH * 1.2)
-            other = take(engine) if number % 2 else None
+            began, other = time.monotonic(), None
+            if number % 2:
+                other = take(engine, began + LENGTH + 10)
+                waited = time.monotonic() - began
+                if other is not None:
+                    found["longest wait"] = max(found["longest wait"], round(waited, 2))
+                    found["waited too long"] += waited > LENGTH + 1
+            time.sleep(max(0, LENGTH * 1.2 - (time.monotonic() - began)))
             process.send_signal(signal.SIGCONT)
             told = json.loads(process.stdout.readline())
             found["trials"] += 1
             found["written in time"] += told["written"]
             found["begun late and written"] += told["late"]
+            found["written after it was told"] += told["after"]
             found["told that it is lost"] += told["lost"]
             found["another holder"] += other is not None
             with Session(engine) as session, session.begin():
@@ -169,25 +246,41 @@ COUNTED = (
     "written in time",
     "begun late and written",
     "told that it is lost",
+    "written after it was told",
     "another holder",
     "written over another holder",
+    "longest wait",
+    "waited too long",
 )
-WRONG = ("begun late and written", "written over another holder")
+WRONG = (
+    "begun late and written",
+    "written after it was told",
+    "written over another holder",
+    "waited too long",
+)
 
 
-def take(engine: Engine) -> leases.Lease | None:
-    """Become the holder and write, unless the stopped one has the row locked."""
-    place = place_of_row(ROW, "take")
+def take(engine: Engine, until: float) -> leases.Lease | None:
+    """Become the holder and write, as soon as that is possible.
+
+    On SQLite a stopped transaction has the lock of the whole file, and nothing ends it.
+    """
+    place, sessions = place_of_row(ROW, "take"), watch(sessionmaker(engine))
     with separate_connection(engine) as connection, connection.begin():
         database = database_of(connection.dialect)
-        if not database.lock_at_once(connection, place.lock(), place.columns.table):
+        free = database.lock_at_once(connection, place.lock(), place.columns.table)
+        if not free and database.one_lock:
             return None
-        with watch(sessionmaker(connection))() as session:
-            lease = leases.acquire(session, ROW, 30)
-            leases.use(session, lease)
-            session.get_one(Door, 1).holder = -1
-            session.commit()  # the COMMIT is the connection's
-        return lease
+    while True:
+        try:
+            with sessions.begin() as session:
+                lease = leases.acquire(session, ROW, 30)
+                leases.use(session, lease)
+                session.get_one(Door, 1).holder = -1
+            return lease
+        except LeaseHeld:
+            assert time.monotonic() < until
+            time.sleep(0.01)
 
 
 # -- many who want it ------------------------------------------------------------------------------

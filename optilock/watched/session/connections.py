@@ -67,8 +67,13 @@ def separate_connection(engine: Engine) -> Iterator[Connection]:
 
 @contextmanager
 def own_statements(engine: Engine) -> Iterator[Connection]:
-    """Open such a connection, on which each statement commits itself."""
+    """Open such a connection, on which each statement commits itself.
+
+    A listener of the application's may have sent its settings when it was opened, and psycopg
+    changes nothing within a transaction.
+    """
     with separate_connection(engine) as connection:
+        connection.dialect.do_commit(connection.connection)
         connection.execution_options(isolation_level="AUTOCOMMIT")
         with connection.begin():
             yield connection

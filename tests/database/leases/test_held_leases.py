@@ -468,6 +468,23 @@ def test_b9_a_renewal_that_is_stopped_leaves_no_lock(desks: Engine, what: str) -
 
 
 @pytest.mark.engines("postgresql", "mariadb", "sqlite-wal")
+def test_b9_it_is_renewed_where_a_listener_sets_up_each_connection(desks: Engine) -> None:
+    """The listener's statement has begun a transaction, in which no driver changes its mode."""
+
+    def set_up(connection: Any, record: Any) -> None:
+        cursor = connection.cursor()
+        cursor.execute("SELECT 1")
+        cursor.fetchall()
+        cursor.close()
+
+    event.listen(desks, "connect", set_up)
+    with leases.lease(desks, (Desk, 1), 60) as held:
+        assert held.renew_once(desks) == held.first_wait
+    assert state(desks).state == "available"
+    event.remove(desks, "connect", set_up)
+
+
+@pytest.mark.engines("postgresql", "mariadb", "sqlite-wal")
 @of_each
 def test_b9_a_renewal_waits_for_no_lock_of_the_row(desks: Engine, what: str) -> None:
     SHARES.tables.create_all(desks)
