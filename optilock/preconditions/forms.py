@@ -58,6 +58,8 @@ class FilledForm:
     open: Mapping[str, list[int]] = field(default_factory=dict)
     #: The row is missing, so the form cannot be saved.
     deleted: bool = False
+    #: Attribute -> the value that the user had seen before, of those in ``theirs``, if it is known.
+    original: Mapping[str, Any] = field(default_factory=dict)
     #: The author and the time of the stored row's last change, if the class declares them.
     changed_by: Any = None
     changed_at: Any = None
@@ -147,7 +149,12 @@ def conflict_form(entry: Entry[Any], on_conflict: Resolver = merge_fields) -> Fi
     # Columns that belong together with my changes, and that they have changed.
     theirs |= {one: stored[one] for one in entry.conflicting - {*entry.changes} if one in stored}
     return FilledForm(
-        values, "", theirs, still_open, changed_by=entry.changed_by, changed_at=entry.changed_at
+        values,
+        theirs=theirs,
+        open=still_open,
+        original={name: entry.original[name] for name in theirs if name in entry.original},
+        changed_by=entry.changed_by,
+        changed_at=entry.changed_at,
     )
 
 
@@ -249,7 +256,8 @@ class EditForm(Generic[T]):
         version = stored[facts(mapper).token]
         seen = sign_values(mapper, entry.identity, version, now, self.etags)
         theirs = {name: value for name, value in found.theirs.items() if name in values}
-        return replace(found, values=values, seen=seen, theirs=theirs)
+        original = {name: value for name, value in found.original.items() if name in values}
+        return replace(found, values=values, seen=seen, theirs=theirs, original=original)
 
     def _identity(self, pk: Any) -> Identity:
         return identity_given("EditForm.save", inspect(self.model), pk)

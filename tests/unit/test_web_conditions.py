@@ -121,7 +121,10 @@ def test_signed_tags_are_handed_on() -> None:
     "name",
     [
         "fastapi",
-        *(pytest.param(n, marks=pytest.mark.full) for n in ("flask", "litestar", "starlette")),
+        *(
+            pytest.param(n, marks=pytest.mark.full)
+            for n in ("flask", "litestar", "sqladmin", "starlette")
+        ),
     ],
 )
 def test_a_framework_that_is_not_installed_is_named_with_its_extra(name: str) -> None:
@@ -137,7 +140,7 @@ except ModuleNotFoundError as missing:
 
 
 def test_the_rest_of_the_layer_needs_no_framework() -> None:
-    frameworks = ["fastapi", "flask", "litestar", "starlette", "werkzeug"]
+    frameworks = ["fastapi", "flask", "litestar", "sqladmin", "starlette", "werkzeug"]
     done = run(
         "import optilock.web.conditions, optilock.web.problems, optilock.web.units",
         without=frameworks,

@@ -1,0 +1,370 @@
+"""The view of a class in :mod:`optilock.web.sqladmin`, and the outcome of one request.
+
+sqladmin catches every error of a view and shows its text. So a view notes a conflict in the
+:class:`Outcome` of the request, and the ``Admin`` makes the answer of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, ClassVar
+
+from sqlalchemy import inspect
+from sqlalchemy.orm import Mapper, RelationshipDirection, Session
+
+from optilock.errors import (
+    BadPrecondition,
+    ConcurrencyError,
+    ConfigurationError,
+    PreconditionRequired,
+)
+from optilock.mapped import facts
+from optilock.preconditions.client_values import reason_to_refuse
+from optilock.preconditions.entity_tags import ETags
+from optilock.preconditions.expectations import expect
+from optilock.preconditions.forms import EditForm, FilledForm
+from optilock.preconditions.signed_values import read_seen
+from optilock.resolvers.rules import merge_fields
+from optilock.serialize import last_change
+from optilock.web.units import extra
+
+with extra("sqladmin"):
+    import sqladmin
+    from anyio import to_thread
+    from sqladmin.forms import WTFORMS_ATTRS
+    from sqladmin.helpers import get_object_identifier, is_falsy_value, object_identifier_values
+    from starlette.datastructures import UploadFile
+    from starlette.exceptions import HTTPException
+    from starlette.requests import Request
+    from starlette.responses import Response
+    from wtforms import BooleanField, HiddenField
+
+#: The hidden field.
+SEEN = "optilock_seen"
+Run = Callable[[Callable[[Session], Any]], Awaitable[Any]]
+
+
+@dataclass
+class Kept:
+    """A row that was not deleted."""
+
+    pk: str
+    why: str
+    status: int = 409
+
+
+@dataclass
+class Outcome:
+    """The result of one request: sqladmin's own answer stands if there is nothing in it."""
+
+    #: Key of a row -> its tag, of a delete.
+    tags: Mapping[str, str] = field(default_factory=dict)
+    deleted: list[str] = field(default_factory=list)
+    kept: list[Kept] = field(default_factory=list)
+    again: FilledForm | None = None
+    obj: Any = None
+    refused: BadPrecondition | None = None
+    #: The answer of a hook.
+    answer: Response | None = None
+
+
+def outcome_of(request: Request) -> Outcome:
+    found = getattr(request.state, "optilock", None)
+    if isinstance(found, Outcome):
+        return found
+    raise ConfigurationError(
+        "This view needs the Admin of optilock.web.sqladmin, which answers conflicts. Nothing was"
+        " written."
+    )
+
+
+class ModelView(sqladmin.ModelView):
+    """sqladmin's ``ModelView``, for a class with a version."""
+
+    #: A resolver for edits of the same row: ``per_field(body=merge_text)``.
+    on_conflict: ClassVar[Any] = staticmethod(merge_fields)
+    etags: ClassVar[ETags]
+    list_template = "versioned/list.html"
+    details_template = "versioned/details.html"
+
+    # -- what is shown -------------------------------------------------------------------------
+
+    def get_list_columns(self) -> list[str]:
+        return self._shown(super().get_list_columns())
+
+    def get_details_columns(self) -> list[str]:
+        return self._shown(super().get_details_columns())
+
+    def get_export_columns(self) -> list[str]:
+        return self._shown(super().get_export_columns())
+
+    def get_import_columns(self) -> list[str]:
+        return self._shown(super().get_import_columns())
+
+    def get_form_columns(self) -> list[str]:
+        """Return what a person may edit: no version, no last change, no rows of others.
+
+        Raises:
+            ConfigurationError: ``form_columns`` names a relationship to many rows.
+        """
+        mapper: Mapper[Any] = inspect(self.model)
+        hidden, named = facts(mapper).last_change, super().get_form_columns()
+        many = {r.key for r in mapper.relationships if not _is_to_one(r)}
+        if self.form_columns and not many.isdisjoint(named):
+            raise ConfigurationError(
+                f"{type(self).__name__}.form_columns names {', '.join(sorted(many & {*named}))}:"
+                " its rows have versions of their own. Edit them in a view of their class."
+            )
+        return [name for name in self._shown(named) if name not in hidden and name not in many]
+
+    def _shown(self, names: Iterable[str]) -> list[str]:
+        token = facts(inspect(self.model)).token
+        return [name for name in names if name != token]
+
+    def tags_of(self, rows: Iterable[Any]) -> dict[str, str]:
+        """Return the tag of each row that a page shows, by its key."""
+        return {str(get_object_identifier(row)): self.etags.of(row) for row in rows}
+
+    # -- forms ---------------------------------------------------------------------------------
+
+    async def scaffold_form(self, rules: list[str] | None = None) -> Any:
+        """Return sqladmin's form with the hidden field."""
+        made = await super().scaffold_form(rules)
+        return type(made.__name__, (made,), {SEEN: HiddenField()})
+
+    async def get_form_data_for_edit(self, obj: Any) -> dict[str, Any]:
+        """Return sqladmin's values, and those that are shown, signed."""
+        shown: dict[str, Any] = await super().get_form_data_for_edit(obj)
+        return {**shown, SEEN: self._edits().of(obj).seen}
+
+    async def insert_model(self, request: Request, data: dict[str, Any]) -> Any:
+        data.pop(SEEN, None)
+        return await super().insert_model(request, data)
+
+    def _edits(self) -> EditForm[Any]:
+        names = [column for name in self.get_form_columns() for column in self._columns(name)]
+        return EditForm(self.model, names, etags=self.etags, on_conflict=self.on_conflict)
+
+    def _columns(self, name: str) -> list[str]:
+        """Return the column attributes behind a field of the form that a person may edit."""
+        mapper: Mapper[Any] = inspect(self.model)
+        known = facts(mapper)
+        if name in mapper.relationships:
+            return [known.names[column] for column in mapper.relationships[name].local_columns]
+        editable = name in known.columns and reason_to_refuse(mapper, name) is None
+        return [name] if editable else []
+
+    async def update_model(self, request: Request, pk: str, data: dict[str, Any]) -> Any:
+        """Write the fields that were changed, or note the conflict for :meth:`Admin.edit`."""
+        outcome = outcome_of(request)
+        seen = data.pop(SEEN, None) or None
+        async with self._session() as run:
+            query = self.form_edit_query(request)
+            obj = await run(lambda session: session.scalars(query).first())
+            if obj is None:
+                raise HTTPException(404)
+            outcome.obj, state = obj, inspect(obj)
+            try:
+                _, base = read_seen("edit", state.mapper, state.identity, seen, self.etags)
+            except BadPrecondition as error:
+                outcome.refused = error
+                return obj
+            given = dict(data)
+            await self.on_model_change(data, obj, False, request)
+            touched = await self._touched(request, given, {**base, **_keys_of(obj)})
+            touched |= {name for name in data if name not in given or data[name] is not given[name]}
+            changes = self._changes({name: data[name] for name in data if name in touched})
+            edits = self._edits()
+            for name in changes.keys() - {*edits.names}:  # of a hook, or a field without a text
+                setattr(obj, name, changes[name])
+            sent = {**changes, "seen": seen}
+            outcome.again = await run(lambda session: edits.save(session, state.identity, sent))
+            if outcome.again is not None:  # the session may be rolled back, and its objects expired
+                outcome.obj = obj = await run(lambda session: session.scalars(query).first())
+                if obj is None:
+                    raise HTTPException(404)
+                return obj
+            await run(lambda session: session.commit())
+            answer = await self.after_model_change(data, obj, False, request)
+        outcome.answer = answer if isinstance(answer, Response) else None
+        await self._emit_audit(request, "update", pk, data)
+        return obj
+
+    async def _touched(
+        self, request: Request, data: Mapping[str, Any], base: Mapping[str, Any]
+    ) -> set[str]:
+        """Return the fields that a person has changed: a field as it was shown is no change.
+
+        Fields of times and numbers show less than a column holds.
+        """
+        made = await self.scaffold_form(self._form_edit_rules)
+        shown = made(data={WTFORMS_ATTRS.get(name, name): value for name, value in base.items()})
+        sent, found = made(await request.form()), set()
+        for name, value in data.items():
+            relation = self._mapper.relationships.get(name)
+            if relation is not None:
+                same = self._changes({name: value}).items() <= base.items()
+            else:
+                key = WTFORMS_ATTRS.get(name, name)
+                same = _is_same_field(shown[key], sent[key]) if name in base else not value
+            if not same:
+                found.add(name)
+        return found
+
+    def _changes(self, data: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the values of columns, as sqladmin has them: an empty field is NULL if it can."""
+        known, found = facts(self._mapper), {}
+        for name, value in data.items():
+            relation = self._mapper.relationships.get(name)
+            if relation is not None:
+                target = relation.mapper
+                keys = object_identifier_values(value, target.class_) if value else ()
+                parts = dict(zip(target.primary_key, keys, strict=False))
+                for local, remote in relation.local_remote_pairs:
+                    found[known.names[local]] = parts.get(remote)
+            elif not value and is_falsy_value(value) and _takes_null(known.columns.get(name)):
+                found[name] = None
+            else:
+                found[name] = value
+        return found
+
+    async def conflict_of(self, request: Request, outcome: Outcome) -> dict[str, Any]:
+        """Return the context of the page after a conflict, with the form to go on from."""
+        again = outcome.again
+        assert again is not None
+        texts = FilledForm(again.theirs).texts
+        seen_texts = FilledForm(again.original).texts
+        named = again.texts if again.deleted else texts
+        names = [name for name in dict.fromkeys((*self._edits().names, *named)) if name in named]
+        rows = [
+            {
+                "label": self._column_labels.get(name, name),
+                "mine": again.texts.get(name, ""),
+                "theirs": texts.get(name, ""),
+                "original": seen_texts.get(name, ""),
+            }
+            for name in names
+        ]
+        context = {"template": "versioned/conflict.html", "model_view": self, "again": again}
+        context |= {**await self.edit_context(request), "obj": outcome.obj, "rows": rows}
+        if not again.deleted:
+            made = await self.scaffold_form(self._form_edit_rules)
+            context["form"] = made(data={**await self._data_of(again), SEEN: again.seen})
+        return context
+
+    async def _data_of(self, again: FilledForm) -> dict[str, Any]:
+        """Return the values of a form's fields, with the object behind each foreign key."""
+        found: dict[str, Any] = {}
+        async with self._session() as run:
+            for name in self.get_form_columns():
+                relation = self._mapper.relationships.get(name)
+                if relation is None:
+                    found[WTFORMS_ATTRS.get(name, name)] = again.values.get(name)
+                    continue
+                remote = {r: facts(self._mapper).names[c] for c, r in relation.local_remote_pairs}
+                key = [again.values.get(remote.get(c, "")) for c in relation.mapper.primary_key]
+                found[name] = None
+                if None not in key:
+                    target = relation.mapper.class_
+                    found[name] = await run(partial(_get, target, tuple(key)))
+        return found
+
+    # -- deletes -------------------------------------------------------------------------------
+
+    async def delete_model(self, request: Request, pk: Any) -> None:
+        """Delete the row in the version of its tag, or note why not for :meth:`Admin.delete`."""
+        outcome = outcome_of(request)
+        async with self._session() as run:
+            query = self._stmt_by_identifier(pk)
+            obj = await run(lambda session: session.scalars(query).first())
+            if obj is None:
+                return
+            try:
+                version = self._version_of(obj, outcome.tags.get(str(pk)))
+                await run(lambda session: expect(obj, version=version))
+                await self.on_model_delete(obj, request)
+                await run(lambda session: _delete(session, obj))
+            except BadPrecondition as error:
+                outcome.kept.append(Kept(str(pk), error.detail or str(error), error.status))
+                return
+            except ConcurrencyError as error:
+                outcome.kept.append(Kept(str(pk), _why(error)))
+                return
+            outcome.deleted.append(str(pk))
+            await self.after_model_delete(obj, request)
+        await self._emit_audit(request, "delete", pk, None)
+
+    def _version_of(self, obj: Any, tag: str | None) -> Any:
+        """Return the version that a tag of this row names."""
+        said = "The page that this delete came from did not say which version it has shown."
+        if not tag:
+            error: BadPrecondition = PreconditionRequired(said)
+            error.detail = said
+            raise error
+        versions = self.etags.versions(self.model, inspect(obj).identity, tag)
+        if versions:
+            return versions[0]
+        error = BadPrecondition("The tag of this delete is not one of this row.", 400)
+        error.detail = "The tag of this delete is not one of this row."
+        raise error
+
+    # -- sessions ------------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def _session(self) -> AsyncIterator[Run]:
+        """Open a session; what it yields calls a function with the (sync) session."""
+        if self.is_async:
+            async with self.session_maker(expire_on_commit=False) as session:
+                yield session.run_sync
+            return
+        session = self.session_maker(expire_on_commit=False)
+        try:
+            yield lambda function: to_thread.run_sync(function, session)
+        finally:
+            await to_thread.run_sync(session.close)
+
+
+def _get(target: type[Any], key: tuple[Any, ...], session: Session) -> Any:
+    return session.get(target, key)
+
+
+def _delete(session: Session, obj: Any) -> None:
+    session.delete(obj)
+    session.commit()
+
+
+def _why(error: ConcurrencyError) -> str:
+    for entry in error.entries:
+        if entry.database is None:
+            return "somebody else has deleted it meanwhile."
+        words = last_change(entry.changed_by, entry.changed_at)
+        return f"it has changed since this page was made{words and f' ({words})'}."
+    return "it has changed since this page was made."
+
+
+def _keys_of(obj: Any) -> dict[str, Any]:
+    state = inspect(obj)
+    return dict(zip(facts(state.mapper).keys, state.identity, strict=True))
+
+
+def _is_to_one(relation: Any) -> bool:
+    return relation.direction is RelationshipDirection.MANYTOONE
+
+
+def _takes_null(column: Any) -> bool:
+    return column is not None and bool(column.nullable)
+
+
+def _is_same_field(shown: Any, sent: Any) -> bool:
+    """Return whether a field came back as it was shown."""
+    raw = sent.raw_data[0] if sent.raw_data else None
+    if isinstance(raw, UploadFile):
+        return not raw.filename
+    if shown.data == sent.data:
+        return True
+    if isinstance(shown, BooleanField) or not isinstance(raw, str) or not hasattr(shown, "_value"):
+        return False
+    return str(shown._value()).replace("\r\n", "\n") == raw.replace("\r\n", "\n")

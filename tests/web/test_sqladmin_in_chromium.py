@@ -1,0 +1,92 @@
+"""sqladmin in two windows of a real browser."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import create_engine
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
+from starlette.applications import Starlette
+
+from optilock import Versioned
+from optilock.preconditions.entity_tags import ETags
+from optilock.web.sqladmin import Admin, ModelView
+from tests.support.serving import asgi
+from tests.wiki.windows import chromium, window
+
+pytestmark = pytest.mark.full
+
+
+class Base(DeclarativeBase):
+    pass
+
+
+class Book(Versioned, Base):
+    __tablename__ = "admin_in_chromium"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    title: Mapped[str]
+    note: Mapped[str | None]
+
+
+class BookAdmin(ModelView, model=Book):
+    column_list = ["id", "title"]
+
+
+def titles(engine: Any) -> dict[int, str]:
+    with Session(engine) as session:
+        return {book.id: book.title for book in session.query(Book)}
+
+
+def delete(page: Any, *, several: bool = False) -> None:
+    """Press Delete of the first row, or of all that are marked, and say yes."""
+    if several:
+        page.get_by_role("button", name="Actions").click()
+        page.get_by_text("Delete selected items").click()
+    else:
+        page.locator("a[data-bs-target='#modal-delete'][data-pk]").first.click()
+    page.locator("#modal-delete-button").click()
+
+
+def test_two_people_edit_and_delete_the_same_rows(tmp_path: Path) -> None:
+    """B10: the hidden tag of the form, and the script that names versions in a delete."""
+    engine = create_engine(f"sqlite:///{tmp_path}/admin.db")
+    Base.metadata.create_all(engine)
+    with Session(engine) as session, session.begin():
+        session.add_all([Book(id=n, title=f"Book {n}") for n in (1, 2, 3)])
+    app = Starlette()
+    Admin(app, engine, etags=ETags(keys=["sixteen bytes or more"])).add_view(BookAdmin)
+    with asgi(app) as port, chromium() as browser:
+        ada, bob = (window(browser, f"http://127.0.0.1:{port}") for _ in "ab")
+        for page in (ada, bob):
+            page.goto("/admin/book/edit/1")
+        bob.get_by_label("Title").fill("Bob's")
+        with bob.expect_navigation():
+            bob.get_by_role("button", name="Save", exact=True).click()
+        ada.get_by_label("Title").fill("Ada's")
+        ada.get_by_label("Note").fill("hers")
+        with ada.expect_navigation():
+            ada.get_by_role("button", name="Save", exact=True).click()
+        assert ada.locator("#conflict").is_visible()
+        cells = ada.locator("#values tbody tr").first.locator("th, td").all_text_contents()
+        assert cells == ["title", "Ada's", "Bob's", "Book 1"]
+        assert ada.get_by_label("Title").input_value() == "Ada's"
+        assert titles(engine)[1] == "Bob's"
+
+        bob.goto("/admin/book/list")
+        with ada.expect_navigation():
+            ada.get_by_role("button", name="Save", exact=True).click()
+        assert titles(engine)[1] == "Ada's"
+
+        for box in bob.locator(".select-box").all():
+            box.check()
+        delete(bob, several=True)
+        bob.locator("#conflict").wait_for()
+        assert "Deleted: 2, 3." in bob.locator("#conflict").text_content()
+        assert titles(engine) == {1: "Ada's"}
+        bob.goto("/admin/book/details/1")
+        delete(bob)
+        bob.wait_for_url("**/admin/book/list*")
+        assert titles(engine) == {}
+    engine.dispose()
