@@ -88,6 +88,7 @@ class ModelView(sqladmin.ModelView):
     on_conflict: ClassVar[Any] = staticmethod(merge_fields)
     etags: ClassVar[ETags]
     list_template = "versioned/list.html"
+    edit_template = "versioned/edit.html"
     details_template = "versioned/details.html"
 
     # -- what is shown -------------------------------------------------------------------------
@@ -108,17 +109,20 @@ class ModelView(sqladmin.ModelView):
         """Return what a person may edit: no version, no last change, no rows of others.
 
         Raises:
-            ConfigurationError: ``form_columns`` names a relationship to many rows.
+            ConfigurationError: ``form_columns`` names a collection, or what cannot be edited.
         """
         mapper: Mapper[Any] = inspect(self.model)
-        hidden, named = facts(mapper).last_change, super().get_form_columns()
-        many = {r.key for r in mapper.relationships if not _is_to_one(r)}
-        if self.form_columns and not many.isdisjoint(named):
+        known, named = facts(mapper), super().get_form_columns()
+        to_one = {r.key for r in mapper.relationships if _is_to_one(r)}
+        can_be = {*known.editable.intersection(known.columns), *known.keys, *to_one}
+        others = [name for name in named if name not in can_be and name != known.token]
+        if self.form_columns and others:
             raise ConfigurationError(
-                f"{type(self).__name__}.form_columns names {', '.join(sorted(many & {*named}))}:"
-                " its rows have versions of their own. Edit them in a view of their class."
+                f"{type(self).__name__}.form_columns names {', '.join(others)}: a form has columns"
+                " that can be edited, and the one row behind a foreign key. Rows of a collection"
+                " have versions of their own: edit them in a view of their class."
             )
-        return [name for name in self._shown(named) if name not in hidden and name not in many]
+        return [name for name in named if name in can_be and name not in known.last_change]
 
     def _shown(self, names: Iterable[str]) -> list[str]:
         token = facts(inspect(self.model)).token
@@ -177,8 +181,9 @@ class ModelView(sqladmin.ModelView):
             touched = await self._touched(request, given, {**base, **_keys_of(obj)})
             touched |= {name for name in data if name not in given or data[name] is not given[name]}
             changes = self._changes({name: data[name] for name in data if name in touched})
+            self._refuse_unmapped(data)
             edits = self._edits()
-            for name in changes.keys() - {*edits.names}:  # of a hook, or a field without a text
+            for name in changes.keys() - {*edits.names}:  # of a hook
                 setattr(obj, name, changes[name])
             sent = {**changes, "seen": seen}
             outcome.again = await run(lambda session: edits.save(session, state.identity, sent))
@@ -192,6 +197,17 @@ class ModelView(sqladmin.ModelView):
         outcome.answer = answer if isinstance(answer, Response) else None
         await self._emit_audit(request, "update", pk, data)
         return obj
+
+    def _refuse_unmapped(self, data: Mapping[str, Any]) -> None:
+        """Refuse a field of a form of the program's that stands for no column."""
+        known, relations = facts(self._mapper), self._mapper.relationships
+        others = [name for name in data if name not in known.columns and name not in relations]
+        if others:
+            raise ConfigurationError(
+                f"{type(self).__name__}: {', '.join(others)} of the form is no column of"
+                f" {self.model.__name__}, and no version guards it. Take it"
+                " out of data in on_model_change. Nothing was saved."
+            )
 
     async def _touched(
         self, request: Request, data: Mapping[str, Any], base: Mapping[str, Any]

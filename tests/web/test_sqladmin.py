@@ -16,6 +16,8 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, relationship
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
+from wtforms import Form as WTForm
+from wtforms import StringField
 
 from optilock import ConfigurationError, Versioned
 from optilock.preconditions.entity_tags import ETags
@@ -325,6 +327,42 @@ def test_views_that_would_lose_edits_are_refused() -> None:
         assert client.get("/admin/").status_code == 200
 
 
+def test_a_field_that_is_no_column_is_refused_and_a_hook_may_take_it_out(tmp_path: Any) -> None:
+    """B10: what no version guards is not written; a reload brings no old text beside a new tag."""
+    engine = create_engine(f"sqlite:///{tmp_path}/own.db")
+    Base.metadata.create_all(engine)
+    with Session(engine) as session, session.begin():
+        session.add(Shelf(id=1, name="Left"))
+
+    class OwnForm(WTForm):
+        name = StringField()
+        again = StringField()
+
+    class Own(ModelView, model=Shelf):
+        form = OwnForm
+
+        async def on_model_change(
+            self, data: dict[str, Any], model: Any, is_created: bool, request: Any
+        ) -> None:
+            if data["again"] == data["name"]:
+                del data["again"]
+
+    app = Starlette()
+    Admin(app, engine, etags=TAGS).add_view(Own)
+    with TestClient(app) as client:
+        page = client.get("/admin/shelf/edit/1")
+        assert 'method="POST" autocomplete="off"' in page.text
+        data = {**form_in(page).fields, "name": "x", "save": "Save"}
+        statuses = [
+            client.post("/admin/shelf/edit/1", data={**data, "again": again}).status_code
+            for again in ("y", "x")
+        ]
+    assert statuses == [400, 200]
+    with Session(engine) as session:
+        assert session.get_one(Shelf, 1).name == "x"
+    engine.dispose()
+
+
 def test_in_an_admin_of_sqladmin_nothing_is_written(tmp_path: Any) -> None:
     """B10: its answer to a conflict would be that all is saved."""
     engine = create_engine(f"sqlite:///{tmp_path}/plain.db")
@@ -335,6 +373,7 @@ def test_in_an_admin_of_sqladmin_nothing_is_written(tmp_path: Any) -> None:
     class Ours(ModelView, model=Shelf):
         etags = TAGS
         list_template = "sqladmin/list.html"
+        edit_template = "sqladmin/edit.html"
 
     app = Starlette()
     sqladmin.Admin(app, engine).add_view(Ours)
