@@ -25,7 +25,7 @@ from optilock import entities
 from optilock.errors import NotFound
 from optilock.web.fastapi import ConditionalRoute, Conditions, not_modified, responses
 from optilock_apps.wiki.dependencies import Db, Name
-from optilock_apps.wiki.pages import Page
+from optilock_apps.wiki.pages import Page, page_values
 from optilock_apps.wiki.texts import text_of
 
 __all__ = ["router"]
@@ -82,14 +82,14 @@ def _with_fields(answer: Response, tag: str) -> Response:
 
 @router.put("/{name}", status_code=204, responses=responses("PUT", status_code=204))
 def put(name: Name, conditions: Conditions, text: Text, db: Db) -> Response:
-    stored = conditions.put(db, Page, name, {"body": text_of(text.body)})
+    stored = conditions.put(db, Page, name, page_values(text_of(text.body)))
     status = 201 if conditions.absent else 204
     return Response(status_code=status, headers={"ETag": stored.etag or ""})
 
 
 @router.patch("/{name}", status_code=204, responses=responses("PATCH", status_code=204))
 def patch(name: Name, conditions: Conditions, text: Text, db: Db, response: Response) -> None:
-    values = {"body": text_of(text.body)}
+    values = page_values(text_of(text.body))
     stored = entities.merge(db, Page, name, values, **conditions.demands)
     response.headers["ETag"] = stored.etag or ""
 

@@ -31,6 +31,8 @@ class Form:
     seal: str = ""
     #: The id of the lease of this editor; "": he has none.
     lease: str = ""
+    #: The signature that others see, if there is one.
+    author: str = ""
 
 
 _NAMES = {field.name for field in fields(Form)}

@@ -6,6 +6,9 @@ made again never has a tag of before, and no tag can be guessed.
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+from typing import Any
+
 from sqlalchemy import Engine, String, Text, inspect, text
 from sqlalchemy.dialects.mysql import MEDIUMTEXT, VARCHAR
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
@@ -17,7 +20,7 @@ from optilock.tokens import Unique
 from optilock_apps.demo.edits import CREDIT, hot_pages
 from optilock_apps.wiki.texts import LONGEST_NAME
 
-__all__ = ["FIRST_PAGES", "Base", "Page", "prepare"]
+__all__ = ["FIRST_PAGES", "Base", "Page", "page_values", "prepare"]
 
 #: Whose texts a new wiki begins with.
 FIRST_PAGES = f"The first {CREDIT[0].lower()}{CREDIT[1:]}"
@@ -43,9 +46,22 @@ class Page(Leasable, Versioned, Base):
     __lease_policy__ = LeasePolicy(shortest=1, longest=3600, endless=False, guards=())
     #: A program that comes second is told what is stored.
     __problem_fields__ = ("body",)
+    #: A conflict shows them to people and to programs.
+    __version_author__ = "changed_by"
+    __version_time__ = "changed_at"
 
     name: Mapped[str] = mapped_column(_NAME, primary_key=True)
     body: Mapped[str] = mapped_column(_BODY)
+    #: The signature of the last editor, if there is one.
+    changed_by: Mapped[str | None] = mapped_column(String(LONGEST_NAME))
+    #: The time of the last change, in UTC; NULL: nobody has changed the page since it was made.
+    changed_at: Mapped[datetime | None]
+
+
+def page_values(body: str, author: str | None = None) -> dict[str, Any]:
+    """Return the values of a page that is written now."""
+    now = datetime.now(UTC).replace(tzinfo=None, microsecond=0)
+    return {"body": body, "changed_by": author or None, "changed_at": now}
 
 
 def prepare(engine: Engine, pages: int = 8) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import unicodedata
 
-__all__ = ["LONGEST", "LONGEST_NAME", "BadText", "name_of", "text_of"]
+__all__ = ["LONGEST", "LONGEST_NAME", "BadText", "author_of", "name_of", "text_of"]
 
 #: Characters.
 LONGEST, LONGEST_NAME = 100_000, 100
@@ -18,6 +18,8 @@ LONGEST, LONGEST_NAME = 100_000, 100
 #: Of a name as it was sent: no character of a name has more parts.
 _LONGEST_SENT = 4 * LONGEST_NAME
 _NAME = re.compile(r"\w[\w .,'()-]*")
+#: Control characters, those that turn text around, and halves of a character.
+_UNSEEN = ("Cc", "Cf", "Cs")
 _NO_TEXT = re.compile("[\0\ud800-\udfff]")
 
 
@@ -51,6 +53,18 @@ def name_of(given: str) -> str:
 def _without_marks(name: str) -> str:
     """Accents and vowel signs belong to the letter before them, and are none themselves."""
     return "".join(sign for sign in name if not unicodedata.category(sign).startswith("M"))
+
+
+def author_of(given: str) -> str:
+    """Return the signature of an editor, in one line; "": there is none.
+
+    Raises:
+        BadText: it is too long, or has an invalid character.
+    """
+    author = " ".join(given.split())
+    if len(author) > LONGEST_NAME or any(unicodedata.category(one) in _UNSEEN for one in author):
+        raise BadText(f"A signature has at most {LONGEST_NAME} characters, all of them visible.")
+    return author
 
 
 def text_of(given: str) -> str:

@@ -21,14 +21,15 @@ from optilock import PreconditionFailed, entities, etag_of, is_transient
 from optilock.errors import AlreadyExists, BadPrecondition, NotFound
 from optilock.preconditions.rfc9110 import evaluate
 from optilock.resolvers.open_text import lines_with_marks, places_in
+from optilock.serialize import last_change
 from optilock_apps.wiki.conflict import Conflict
 from optilock_apps.wiki.dependencies import InWiki, Name, Wiki
 from optilock_apps.wiki.editing import Editing, begin_edit, end
 from optilock_apps.wiki.forms import Form, Sent, SentText
 from optilock_apps.wiki.html import show
-from optilock_apps.wiki.pages import Page
+from optilock_apps.wiki.pages import Page, page_values
 from optilock_apps.wiki.protection import is_visit
-from optilock_apps.wiki.texts import BadText, name_of, text_of
+from optilock_apps.wiki.texts import BadText, author_of, name_of, text_of
 
 __all__ = ["router"]
 
@@ -102,13 +103,14 @@ def save(wiki: InWiki, name: Name, form: SentText) -> Response:
         places = places_in(form.body)
         return show("edit.html", 409, form=form, places=places, wrong=_OPEN)
     try:
-        form = replace(form, body=text_of(form.body))
+        form = replace(form, body=text_of(form.body), author=author_of(form.author))
         with wiki.sessions.begin() as session:
             if form.body == form.base and _is_proven(wiki, session, form):
                 end(session, name, form.lease)
                 return RedirectResponse(_address(name), 303)  # nobody has changed anything
             # In a list, "*" is no tag: its sender has not seen the text that it overwrites.
-            entities.merge(session, Page, name, {"body": form.body}, if_match=[form.tag])
+            values = page_values(form.body, form.author)
+            entities.merge(session, Page, name, values, if_match=[form.tag])
             end(session, name, form.lease)
     except BadText as error:
         return show("edit.html", error.status, form=form, wrong=str(error))
@@ -151,7 +153,11 @@ def _conflict(
         return RedirectResponse(_address(form.name), 303)
     conflict = Conflict(yours=form.body, theirs=stored["body"], base=base)
     now = _form(wiki, form.name, conflict.box, error.etag, conflict.theirs, form.lease)
-    return show("conflict.html", 409, form=now, conflict=conflict, places=conflict.places)
+    now = replace(now, author=form.author)
+    last = last_change(stored["changed_by"], stored["changed_at"])
+    return show(
+        "conflict.html", 409, form=now, conflict=conflict, places=conflict.places, last=last
+    )
 
 
 def _busy(template: str, form: Form, error: DBAPIError) -> Response:
@@ -171,9 +177,11 @@ def new(name: str = "") -> Response:
 @router.post("/new")
 def make(wiki: InWiki, form: SentText) -> Response:
     try:
-        form = replace(form, name=name_of(form.name), body=text_of(form.body))
+        name, author = name_of(form.name), author_of(form.author)
+        form = replace(form, name=name, body=text_of(form.body), author=author)
+        values = page_values(form.body, form.author)
         with wiki.sessions.begin() as session:
-            entities.insert(session, Page, form.name, {"body": form.body}, if_none_match="*")
+            entities.insert(session, Page, form.name, values, if_none_match="*")
     except BadText as error:
         return show("new.html", error.status, form=form, wrong=str(error))
     except AlreadyExists as error:
@@ -193,8 +201,11 @@ def delete(wiki: InWiki, name: Name, form: Sent) -> Response:
     except NotFound:
         pass  # somebody else has deleted it, as was wanted
     except PreconditionFailed as error:
-        stored = error.entries[0].database
-        return show("changed.html", 409, name=name, stored=stored, tag=error.etag)
+        (entry,) = error.entries
+        last = last_change(entry.changed_by, entry.changed_at)
+        return show(
+            "changed.html", 409, name=name, stored=entry.database, tag=error.etag, last=last
+        )
     return RedirectResponse("/", 303)
 
 
