@@ -127,8 +127,8 @@ class Membership:
                 registry.clear()
             else:
                 registry.set(previous)
-        if isinstance(own := self._transaction, OwnTransaction) and own.parts:
-            leave_parts(own.parts, own.session)
+        if isinstance(own := self._transaction, OwnTransaction) and own.standing:
+            leave_parts(own.standing, own.session)
 
 
 # -- units on other sessions ----------------------------------------------------------------------

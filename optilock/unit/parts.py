@@ -82,19 +82,6 @@ class Part:
     def after(self, session: Session, error: BaseException | None) -> None:
         """Run after the transaction, committed if ``error`` is None; the session closes next."""
 
-    def exited(self, session: Session) -> None:
-        """Run last, in the task that has entered the unit; an async unit ends in another one."""
-
-
-#: Parts of every unit of this process, after its own. They choose no engines.
-standing: tuple[Part, ...] = ()
-
-
-def leave_parts(parts: Iterable[Part], session: Session) -> None:
-    """Call the parts in the thread or task that has entered the unit."""
-    for part in parts:
-        part.exited(session)
-
 
 _parts: WeakValueDictionary[str, type[Part]] = WeakValueDictionary()
 
@@ -118,3 +105,22 @@ def _constants(code: CodeType) -> Iterator[object]:
             yield from _constants(one)
         else:
             yield one
+
+
+# -- for every unit -------------------------------------------------------------------------------
+
+
+class StandingPart(Part):
+    """A part of every unit of this process, after the unit's own. It chooses no engines."""
+
+    def exited(self, session: Session) -> None:
+        """Run last, in the task that has entered the unit; an async unit ends in another one."""
+
+
+standing: tuple[StandingPart, ...] = ()
+
+
+def leave_parts(parts: Iterable[StandingPart], session: Session) -> None:
+    """Call the parts in the thread or task that has entered the unit."""
+    for part in parts:
+        part.exited(session)

@@ -86,7 +86,8 @@ class OwnTransaction:
         #: The session that the program gets: ``session``, or the AsyncSession in front of it.
         self.public = public
         self.options = options
-        self.parts = options.all_parts + parts_of_every_unit.standing
+        self.standing = parts_of_every_unit.standing
+        self.parts = options.all_parts + self.standing
         self.doomed_by: BaseException | None = None
         #: The database's error with which a savepoint could not be undone.
         self.broken_by: BaseException | None = None
@@ -196,7 +197,7 @@ class OwnTransaction:
         except BaseException as error:
             self._roll_back(error)
             self._close(error)
-            leave_parts(self.parts, self.session)
+            leave_parts(self.standing, self.session)
             raise
 
     def doom(self, error: BaseException) -> None:

@@ -136,4 +136,5 @@ def test_the_page_lists_what_the_source_keeps(head: str, find: Any) -> None:
 
 
 def test_the_page_lists_every_key_and_every_name_in_sql() -> None:
-    assert listed("Keys and attributes") | listed("Names in SQL") == set(keys())
+    listed_names = [listed(f"Names in {where}") for where in ("SQL", "telemetry")]
+    assert listed("Keys and attributes").union(*listed_names) == set(keys())

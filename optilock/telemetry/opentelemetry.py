@@ -1,0 +1,244 @@
+"""Spans and metrics for OpenTelemetry: ``pip install "optilock[opentelemetry]"``.
+
+::
+
+    from optilock.telemetry import opentelemetry
+
+    opentelemetry.instrument()          # the providers of the process, or given ones
+
+Each attempt of a unit of work is a span ``optilock.unit``, around the spans of statements that
+SQLAlchemy's own instrumentation makes. Conflicts, resolutions and retries are events of the span
+that is current. ``docs/telemetry.md`` lists the metrics.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy.orm import Session
+
+from optilock import events
+from optilock.errors import ConfigurationError, Entry
+from optilock.telemetry.labels import SECONDS, Labels, count_labels, extra, name_of
+from optilock.unit import parts
+from optilock.unit.parts import StandingPart
+from optilock.unit.running_units import attempt_number
+
+if TYPE_CHECKING:
+    from opentelemetry.metrics import Meter, MeterProvider
+    from opentelemetry.trace import Tracer, TracerProvider
+
+__all__ = ["instrument", "uninstrument"]
+
+_NAME = "optilock"
+#: In ``session.info``: the span of the unit, and the context around it.
+_SPAN = "optilock.telemetry.span"
+#: Keys of one span event.
+_MOST_KEYS = 20
+_changing = threading.Lock()
+#: How to take back what was installed.
+_undo: list[Callable[[], None]] = []
+
+
+def instrument(
+    *,
+    tracer_provider: TracerProvider | None = None,
+    meter_provider: MeterProvider | None = None,
+    spans: bool = True,
+    metrics: bool = True,
+    keys: bool = False,
+) -> None:
+    """Send spans and metrics from here on; a second call changes nothing.
+
+    Args:
+        tracer_provider: the process's own by default, as ``meter_provider``.
+        spans: make spans, and events of spans.
+        metrics: count and measure.
+        keys: primary keys of rows as attributes of span events, up to 20 an event.
+
+    Raises:
+        ModuleNotFoundError: OpenTelemetry is not installed; the message names the extra.
+        ConfigurationError: a switch is neither True nor False.
+    """
+    for name, value in {"spans": spans, "metrics": metrics, "keys": keys}.items():
+        if not isinstance(value, bool):
+            raise ConfigurationError(f"{name}={value!r} is neither True nor False.")
+    with extra("opentelemetry"):
+        from opentelemetry import metrics as metrics_api
+        from opentelemetry import trace
+    with _changing:
+        if _undo:
+            return
+        if spans:
+            _install_spans(trace.get_tracer(_NAME, tracer_provider=tracer_provider), keys)
+        if metrics:
+            _listen(_Metrics(metrics_api.get_meter(_NAME, meter_provider=meter_provider)))
+        _undo.append(lambda: None)
+
+
+def uninstrument() -> None:
+    """Send nothing from here on; without an ``instrument()`` before, nothing happens.
+
+    Spans that are open end with their units.
+    """
+    with _changing:
+        while _undo:
+            _undo.pop()()
+
+
+def _listen(listener: Callable[[events.Event], None]) -> None:
+    events.listen(listener)
+    _undo.append(lambda: events.unlisten(listener))
+
+
+def _install_spans(tracer: Tracer, keys: bool) -> None:
+    part = Spans(tracer)
+    parts.standing = (*parts.standing, part)
+    _undo.append(lambda: _remove(part))
+    _listen(_SpanEvents(keys))
+
+
+def _remove(part: StandingPart) -> None:
+    parts.standing = tuple(one for one in parts.standing if one is not part)
+
+
+# -- spans -----------------------------------------------------------------------------------------
+
+
+class Spans(StandingPart):
+    """A span around each attempt of a unit."""
+
+    def __init__(self, tracer: Tracer) -> None:
+        from opentelemetry import context, trace
+
+        self._tracer, self._trace, self._context = tracer, trace, context
+
+    def begin(self, session: Session) -> None:
+        around = self._context.get_current()
+        number = {"optilock.attempt": attempt_number()}
+        span = self._tracer.start_span("optilock.unit", attributes=number)
+        session.info[_SPAN] = span, around
+        self._context.attach(self._trace.set_span_in_context(span))
+
+    def after(self, session: Session, error: BaseException | None) -> None:
+        span = session.info[_SPAN][0]
+        if error is not None and span.is_recording():
+            span.set_attribute("error.type", name_of(error))
+            span.set_status(self._trace.StatusCode.ERROR)
+        span.end()
+
+    def exited(self, session: Session) -> None:
+        span, around = session.info.pop(_SPAN, (None, None))
+        # A generator may be left in another context, where the span was never current.
+        if around is not None and self._trace.get_current_span() is span:
+            self._context.attach(around)
+
+
+class _SpanEvents:
+    """A listener that adds events to the current span."""
+
+    def __init__(self, keys: bool) -> None:
+        from opentelemetry import trace
+
+        self._keys, self._current = keys, trace.get_current_span
+
+    def __call__(self, event: events.Event) -> None:
+        match event:
+            case events.Conflict(entries=entries):
+                self._add("optilock.conflict", entries)
+            case events.Resolved(entries=entries):
+                self._add("optilock.resolved", entries)
+            case events.Retry(attempt=number, wait=wait, error=error):
+                self._current().add_event(
+                    "optilock.retry",
+                    {
+                        "error.type": name_of(error),
+                        "optilock.attempt": number,
+                        "optilock.wait": wait,
+                    },
+                )
+
+    def _add(self, name: str, entries: Iterable[Entry[Any]]) -> None:
+        span = self._current()
+        if not span.is_recording():
+            return
+        counted = count_labels(entries)
+        if not counted:
+            span.add_event(name)
+        for labels, rows in counted.items():
+            attributes: dict[str, Any] = {**_attributes(labels), "optilock.rows": rows}
+            if self._keys:
+                keys = [str(one.identity) for one in entries if labels in count_labels((one,))]
+                attributes["optilock.keys"] = keys[:_MOST_KEYS]
+            span.add_event(name, attributes)
+
+
+def _attributes(labels: Labels) -> dict[str, str]:
+    table, action, kind = labels
+    return {"db.collection.name": table, "optilock.action": action, "optilock.kind": kind}
+
+
+# -- metrics ---------------------------------------------------------------------------------------
+
+
+class _Metrics:
+    """A listener that counts and measures."""
+
+    def __init__(self, meter: Meter) -> None:
+        self._duration = meter.create_histogram(
+            "optilock.unit.duration",
+            unit="s",
+            description="Seconds of a unit of work, all attempts included.",
+            explicit_bucket_boundaries_advisory=SECONDS,
+        )
+        self._attempts = meter.create_histogram(
+            "optilock.unit.attempts",
+            unit="{attempt}",
+            description="Attempts of a unit of work.",
+            explicit_bucket_boundaries_advisory=(1, 2, 3, 4, 5, 7, 10, 15, 20),
+        )
+        self._conflicts = meter.create_counter(
+            "optilock.conflicts",
+            unit="{row}",
+            description="Rows that another transaction had changed first.",
+        )
+        self._resolutions = meter.create_counter(
+            "optilock.resolutions",
+            unit="{row}",
+            description="Conflicting rows that were settled in the same transaction.",
+        )
+        self._retries = meter.create_counter(
+            "optilock.retries", unit="{retry}", description="Units of work that run again."
+        )
+        self._hot = meter.create_up_down_counter(
+            "optilock.hot_rows",
+            unit="{row}",
+            description="Rows that are locked when they are read.",
+        )
+
+    def __call__(self, event: events.Event) -> None:
+        match event:
+            case events.Committed(attempts=attempts, seconds=seconds):
+                self._duration.record(seconds, _COMMITTED)
+                self._attempts.record(attempts)
+            case events.Conflict(entries=entries):
+                for labels, rows in count_labels(entries).items():
+                    self._conflicts.add(rows, _attributes(labels))
+            case events.Resolved(entries=entries):
+                for labels, rows in count_labels(entries).items():
+                    self._resolutions.add(rows, _attributes(labels))
+            case events.Retry(error=error):
+                self._retries.add(1, {"error.type": name_of(error)})
+            case events.Failed(attempts=attempts, seconds=seconds):
+                self._duration.record(seconds, _FAILED)
+                self._attempts.record(attempts)
+            case events.Hot(table=table):
+                self._hot.add(1, {"db.collection.name": table})
+            case events.Cold(table=table):
+                self._hot.add(-1, {"db.collection.name": table})
+
+
+_COMMITTED = {"optilock.outcome": "committed"}
+_FAILED = {"optilock.outcome": "failed"}
