@@ -267,6 +267,7 @@ def test_a_driver_that_cannot_count_rows_is_refused_for_second_updates(
 # -- merge -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.filterwarnings("ignore::optilock.errors.UnversionedMergeWarning")
 def test_a_copy_without_a_version_is_merged_over_the_newest_row(store, watched, other, stored):
     """SA-15: it says "make the row so", and moves 2 to 3."""
     store(Doc(id=1, name="a"))

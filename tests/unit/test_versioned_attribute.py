@@ -173,6 +173,7 @@ def test_merge_without_load_takes_the_version_over(sessions) -> None:
         assert (merged.version, merged in session.dirty) == (1, False)
 
 
+@pytest.mark.filterwarnings("ignore::optilock.errors.UnversionedMergeWarning")
 def test_merge_of_an_object_that_never_had_a_version_checks_nothing(sessions) -> None:
     """It says "make the row so", as SQLAlchemy's manual says; the manual here says it as well."""
     with sessions() as session:

@@ -12,6 +12,7 @@ is expired, and :mod:`~optilock.watched.rows.rolled_back` after a rollback.
 :mod:`~optilock.watched.rows.locked` finds the rows that a query can lock, and records the rows that
 were read with a lock.
 
-*Merges.* :mod:`~optilock.watched.rows.merge` is ``session.merge()`` of copies, and
+*Merges.* :mod:`~optilock.watched.rows.merge` is ``session.merge()`` of copies,
+:mod:`~optilock.watched.rows.payloads` refuses those without a version, and
 :mod:`~optilock.watched.rows.members` compares their collections, and notes orphans.
 """
