@@ -7,6 +7,8 @@ alone, otherwise one ``Failed`` for the work and one for each unit in it with an
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from optilock import events
@@ -43,3 +45,15 @@ def report_failures(
     if error is not None and not attempt.stored and not isinstance(error, AlreadyDone):
         last = name or name_of_failed(attempt)
         events.emit(lambda: events.Failed(error, attempt.number, seconds, last))
+
+
+@contextmanager
+def reported_end(run: Any) -> Iterator[None]:
+    """Report a run that ends between two attempts: in its wait, its ``on=`` or ``before_retry``."""
+    begun = run.begun
+    try:
+        yield
+    except BaseException as error:
+        failed = events.Failed(error, begun, run.seconds, run.name)
+        events.emit(lambda: failed)
+        raise

@@ -49,7 +49,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast, get_args, overl
 from optilock import events
 from optilock.dialects.transient import is_transient
 from optilock.errors import CommitOutcomeUnknown, ConfigurationError, WouldOverwrite
-from optilock.unit.failures import name_of_failed, report_failures
+from optilock.unit.failures import name_of_failed, report_failures, reported_end
 from optilock.unit.repeatable import is_async, require_repeatable, returned_by
 from optilock.unit.running_units import begin_attempt, end_attempt, inside_unit
 from optilock.watched.guard.repeats import (
@@ -280,14 +280,16 @@ class Run:
         if not self._due:
             raise StopIteration
         if self.number > 1:
-            self._policy.sleep(self._wait)
+            with reported_end(self):
+                self._policy.sleep(self._wait)
         return self._begin()
 
     async def __anext__(self) -> Attempt:
         if not self._due:
             raise StopAsyncIteration
         if self.number > 1:
-            await self._policy.async_sleep(self._wait)
+            with reported_end(self):
+                await self._policy.async_sleep(self._wait)
         return self._begin()
 
     def goes_on_after(self, error: Exception, name: str | None = None) -> bool:
@@ -322,6 +324,11 @@ class Run:
         elif around is not None and around.remembers:
             add_wanted(self._wanted, over.wanted)
             add_wanted(around.wanted, self._wanted)
+
+    @property
+    def begun(self) -> int:
+        """How many attempts have begun."""
+        return self.number - self._due
 
     @property
     def seconds(self) -> float:
@@ -368,7 +375,8 @@ class Attempt:
         # CancelledError, KeyboardInterrupt, SystemExit and GeneratorExit are no Exception.
         again = False
         if isinstance(error, Exception) and not ours.stored:
-            again = self._run.goes_on_after(error, name_of_failed(ours))
+            with reported_end(self._run):
+                again = self._run.goes_on_after(error, name_of_failed(ours))
         if not again:
             report_failures(ours, error, self._run.name, self._run.seconds)
         if error is not None:

@@ -346,6 +346,33 @@ def test_units_in_a_retry_fail_only_with_its_last_attempt(sessions, heard):
     assert [(type(e), e.name) for e in heard] == [(events.Failed, "caught")]
 
 
+@pytest.mark.engines("sqlite-wal")
+def test_a_run_that_ends_between_two_attempts_has_failed(sessions, heard):
+    """B4: in its wait, in ``on=`` and in ``before_retry``: no attempt follows."""
+
+    def interrupted(given: object) -> None:
+        raise KeyboardInterrupt
+
+    def fails(**options: Any) -> None:
+        policy = retrying(**{"on": LookupError, "wait_initial": 0, **options})
+        object.__setattr__(policy, "sleep", interrupted)
+
+        def work() -> None:
+            with UnitOfWork(sessions):
+                raise LookupError
+
+        with pytest.raises(KeyboardInterrupt):
+            policy.call(work)
+
+    fails()
+    fails(before_retry=interrupted)
+    fails(on=interrupted)
+
+    assert kinds(heard) == ["Retry", "Failed", "Retry", "Failed", "Failed"]
+    ends = [(e.name, e.attempts) for e in heard if isinstance(e, events.Failed)]
+    assert ends == [("work", 1)] * 3
+
+
 def test_units_that_join_are_a_part_and_fail_with_it(sessions, heard):
     """B4: one event for the transaction, not one for each block in it."""
     with pytest.raises(LookupError), UnitOfWork(sessions, name="outer"):
