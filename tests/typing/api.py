@@ -419,13 +419,17 @@ def heard(event: events.Event) -> None:
     match event:
         case events.Conflict(entries) | events.Resolved(entries):
             assert_type(entries, tuple[Entry[Any], ...])
-        case events.Retry(number, wait, error):
+        case events.Retry(number, wait, error, name):
             assert_type((number, wait, error), tuple[int, float, BaseException])
+            assert_type(name, str | None)
         case events.Committed(attempts, seconds):
             assert_type((attempts, seconds), tuple[int, float])
 
 
 events.unlisten(heard)
+with events.listening(heard) as listener:
+    listener(events.Failed(ValueError(), 1, 0.5, "transfer"))
+UnitOfWork(sessions, name="transfer")
 
 # -- touches and bookkeeping -----------------------------------------------------------------------
 

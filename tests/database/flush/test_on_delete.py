@@ -281,7 +281,7 @@ def test_listeners_are_told_what_was_ignored(store, watched, gone):
     finally:
         events.unlisten(listener)
 
-    assert seen == [events.Conflict, events.Resolved]
+    assert seen == [events.Conflict, events.Resolved, events.SessionCommitted]
 
 
 @pytest.mark.engines("mariadb-snapshot")
