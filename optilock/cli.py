@@ -1,4 +1,4 @@
-"""The command line: ``optilock check``, ``demo``, ``migrate``, ``purge`` and ``wiki``.
+"""The command line: ``optilock check``, ``demo``, ``migrate``, ``purge``, ``queue`` and ``wiki``.
 
 A command's module is imported when the command runs, or when ``--help`` lists it. The commands need
 click and rich, and the library itself does not. ``demo`` and ``wiki`` belong to the package
@@ -22,6 +22,7 @@ _COMMANDS = {
     "demo": "optilock_apps.demo.command:demo",
     "migrate": "optilock.rollout.command:migrate",
     "purge": "optilock.exactly_once.command:purge",
+    "queue": "optilock.queue.queue_command:queue",
     "wiki": "optilock_apps.wiki.command:wiki",
 }
 #: The extra of each top-level module that may be missing.

@@ -25,6 +25,8 @@ worker                a loop that calls a function with each message
 handler_transactions  end the transaction of a handler that does not return
 worker_state          the messages that a worker holds, its options, and its log
 messages              messages, drafts and receipts; checks of arguments
+summaries             all queues of a database
+queue_command         the command ``optilock queue``
 enclosing_units       calls without session= inside a unit of work
 handler_failures      the error of a handler, read once
 errors                the errors of a queue
@@ -47,6 +49,7 @@ from optilock.queue.errors import (
 )
 from optilock.queue.messages import Draft, Message, Metrics, Received, Sent
 from optilock.queue.queue import Queue
+from optilock.queue.summaries import QueueSummary, queues
 from optilock.queue.worker import Worker
 from optilock.queue.worker_state import HandlerTimeout
 
@@ -64,10 +67,12 @@ __all__ = [
     "Queue",
     "QueueError",
     "QueueNotFound",
+    "QueueSummary",
     "ReceiptExpired",
     "Received",
     "Sent",
     "Worker",
+    "queues",
 ]
 
 

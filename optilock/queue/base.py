@@ -41,6 +41,7 @@ from optilock.queue.messages import (
     Received,
     Sent,
     check_count,
+    check_id,
     check_text,
     lifetime,
     milliseconds,
@@ -371,6 +372,21 @@ class Calls(OnConnections[Caller], Generic[Caller, Handler, WorkerT]):
         """Give back messages that were not begun: visible at once, the receive does not count."""
         held = require_receipts(list(messages))
         await self._run(lambda connection, inside: self._operations.give_back(connection, held))
+
+    @dual_method
+    async def cancel(self, message: int | Sent, *, session: Caller | None = None) -> bool:
+        """Delete a message that no receiver has, by its id; return whether it was there.
+
+        ``False``: a receiver has it, or it was done, has expired, or never was in this queue. Its
+        deduplication key is free again.
+        """
+        number = message.id if isinstance(message, Sent) else check_id(message)
+        work: Work[bool] = lambda connection, inside: self._operations.cancel(  # noqa: E731
+            connection, number, inside
+        )
+        if session is None:
+            work = self._separate("cancel", work)
+        return await self._run(self._ending(work), session)
 
     # -- the whole queue -------------------------------------------------------------------------
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any, Generic, TypeVar
 
 from sqlalchemy import Connection, Engine, inspect
@@ -235,23 +236,22 @@ class OnConnections(Generic[Caller]):
 
     async def _run_once(self, work: Work[R]) -> R:
         def run(connection: Connection) -> R:
-            try:
+            with require_tables(connection, self.tables):
                 return work(connection, False)
-            except DBAPIError as error:
-                self._require_tables(connection, error)
-                raise
 
         result: R = await result_of(self.connections.run(run))
         return result
 
-    def _require_tables(self, connection: Connection, error: DBAPIError) -> None:
-        """Raise ``QueueNotFound`` if the statement failed because the table is missing."""
-        if error.connection_invalidated or cause_of(error) is not Cause.OTHER:
-            return
-        messages = self.tables.messages
-        try:
-            there = inspect(connection).has_table(messages.name, schema=messages.schema)
-        except DBAPIError:  # the first error is raised
-            return
-        if not there:
-            raise QueueNotFound(messages.fullname) from None
+
+@contextmanager
+def require_tables(connection: Connection, tables: MessageTables) -> Iterator[None]:
+    """Raise ``QueueNotFound`` if a statement fails because the table is missing."""
+    try:
+        yield
+    except DBAPIError as error:
+        if not error.connection_invalidated and cause_of(error) is Cause.OTHER:
+            messages = tables.messages
+            with suppress(DBAPIError):  # the first error is raised
+                if not inspect(connection).has_table(messages.name, schema=messages.schema):
+                    raise QueueNotFound(messages.fullname) from None
+        raise

@@ -374,6 +374,10 @@ class Operations(EndOperations, SendOperations):
         sure = exact or max(counts) <= _SHOWN
         return Metrics(*counts, oldest=max(0.0, oldest), exact=sure)
 
+    def cancel(self, connection: Connection, number: int, inside: bool) -> bool:
+        with self._atomic(connection, inside):
+            return self.store.cancel(connection, number)
+
     def purge(self, connection: Connection, expired: bool) -> int:
         total = 0
         while count := self.store.purge(connection, _CHUNK, expired=expired):

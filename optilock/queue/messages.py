@@ -178,6 +178,15 @@ def check_count(name: str, value: object, *, most: int = MOST) -> int:
     return value
 
 
+def check_id(value: object) -> int:
+    """Return the id of a message."""
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << 63:
+        raise ConfigurationError(
+            f"This takes the id of a message, as message.id has it, not {describe(value)}."
+        )
+    return value
+
+
 def check_text(name: str, value: object, *, empty: bool = False) -> str:
     """Return the name of a queue, a tenant or a group, or a deduplication key."""
     good = isinstance(value, str) and len(value) <= LONGEST and "\0" not in value

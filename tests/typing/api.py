@@ -75,7 +75,7 @@ from optilock.exactly_once import (
 )
 from optilock.preconditions import EditForm, FilledForm, merge_changes, sign_seen
 from optilock.preconditions.entity_tags import ETags
-from optilock.queue import AsyncQueue, Draft, Message, Queue, Received, Worker
+from optilock.queue import AsyncQueue, Draft, Message, Queue, QueueSummary, Received, Worker, queues
 from optilock.queue import Sent as SentMessage
 from optilock.resolvers import (
     OnDelete,
@@ -564,6 +564,8 @@ def send(session: Session, engine: Engine) -> None:
             assert_type(mails.fail(message, ValueError("no")), bool)
         assert_type(mails.dead_letters, Queue)
         assert_type(mails.redrive(5), int)
+        assert_type(mails.cancel(7, session=session), bool)
+        assert_type(queues(engine), list[QueueSummary])
         assert_type(mails.metrics(exact=True).waiting, int)
         assert_type(mails.worker(print, concurrency=4, timeout=30), Worker)
         mails.send(1, sesion=session)  # type: ignore[call-arg]
@@ -581,6 +583,8 @@ async def send_async(session: AsyncSession, engine: AsyncEngine, sync: Session) 
         await mails.delete(*found, session=session)
         await mails.delete(*found, session=sync)  # type: ignore[arg-type]
         assert_type(mails.dead_letters, AsyncQueue)
+        assert_type(await mails.cancel(7), bool)
+        assert_type(await queues(engine), list[QueueSummary])
         mails.worker(handle)
         mails.worker(print)  # type: ignore[arg-type]
 

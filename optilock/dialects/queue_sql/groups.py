@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Connection, delete, exists, func, select, update
+from sqlalchemy import Connection, and_, delete, exists, func, not_, select, update
 
 from optilock.dialects.queue_sql.parts import Place, Row, by_id
-from optilock.dialects.queue_sql.receiving import Receiving
+from optilock.dialects.queue_sql.receiving import Looking, Receiving
 from optilock.tokens.sql_functions import add_milliseconds
 
 
-class Groups(Receiving):
+class Groups(Receiving, Looking):
     def __init__(self, place: Place) -> None:
         super().__init__(place)
         g = self.g
@@ -109,6 +109,30 @@ class Groups(Receiving):
             self.mine(g), g.c.group_key.in_(list(keys)), g.c.holder.in_(list(holders))
         )
         return int(connection.execute(mine.values(values)).rowcount)
+
+    def cancel(self, connection: Connection, number: int) -> bool:
+        """Delete a message that no receiver has, and wait for none; needs a transaction."""
+        m, g = self.m, self.g
+        waits = and_(
+            m.c.id == number,
+            self.mine(m),
+            self.lasts(),
+            m.c.visible_at.is_not(None),
+            not_(self.is_held()),
+        )
+        free = select(m.c.id, m.c.group_key).where(waits)
+        row = connection.execute(self.skip_locked(free, m)).first()
+        if row is None:
+            return False
+        connection.execute(delete(m).where(m.c.id == number))
+        if row.group_key is not None:  # the next message may have waited for this one
+            idle = select(g.c.group_key).where(
+                self.mine(g), g.c.group_key == row.group_key, g.c.holder.is_(None)
+            )
+            for key in connection.scalars(self.skip_locked(idle, g)).all():
+                now = update(g).where(self.mine(g), g.c.group_key == key)
+                connection.execute(now.values(visible_at=self.place.now))
+        return True
 
     def remove_groups(self, connection: Connection, keys: Sequence[str]) -> None:
         """Remove groups without a message, except those that a sender has locked.

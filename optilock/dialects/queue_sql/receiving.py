@@ -190,6 +190,28 @@ class Looking(Parts):
         moment, now = connection.execute(self._due).one()
         return None if moment is None else float((moment - now).total_seconds())
 
+    def is_held(self) -> sa.ColumnElement[bool]:
+        """A receiver has the message."""
+        m = self.m.c
+        hidden = sa.not_(self.is_visible(self.m))
+        return sa.and_(hidden, m.receipt.is_not(None), m.receives > 0)
+
+    def summaries(self, connection: sa.Connection, tenant: str | None) -> list[Any]:
+        """Each queue: ``tenant``, ``queue``, ``there``, ``held``, ``oldest``, and the time."""
+        m = self.m
+        seen = sa.case((self.is_visible(m), m.c.visible_at))
+        found = sa.select(
+            m.c.tenant,
+            m.c.queue,
+            sa.func.count().label("there"),
+            sa.func.sum(sa.case((self.is_held(), 1), else_=0)).label("held"),
+            sa.func.min(seen, type_=UtcDateTime()).label("oldest"),
+            self.place.begun.label("now"),
+        ).where(self.lasts(), m.c.visible_at.is_not(None))
+        if tenant is not None:
+            found = found.where(m.c.tenant == tenant)
+        return list(connection.execute(found.group_by(m.c.tenant, m.c.queue)).all())
+
     def counts(self, connection: sa.Connection, dead: str, most: int | None) -> Any:
         """``waiting``, ``hidden``, ``dead``, ``oldest``, and the time."""
         m = self.m
