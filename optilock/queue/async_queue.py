@@ -21,7 +21,7 @@ from optilock.queue.handler_failures import Failure, failure_of
 from optilock.queue.messages import Message
 from optilock.queue.waiters import Ear, ListeningLoop, PollingLoop
 from optilock.queue.worker import WorkerLoop
-from optilock.queue.worker_state import IDLE, HandlerTimeout, Settings
+from optilock.queue.worker_state import IDLE, LOCK_FIRST, HandlerTimeout, Settings
 from optilock.undocumented.connections import set_options
 
 R = TypeVar("R")
@@ -274,14 +274,18 @@ class AsyncWorker(WorkerLoop):
         return None
 
     async def _handle(self, message: Message) -> None:
-        async with _limited(self._settings.timeout):
-            if self._sessions is None:
+        timeout = self._settings.timeout
+        if self._sessions is None:
+            async with _limited(timeout):
                 await self._handler(message)
-                return
-            async with self._sessions() as session, session.begin():
-                await self._queue.delete(message, session=session)
-                connection = await session.connection()
-                await connection.run_sync(partial(self._transactions.begun, message))
+            return
+        for_lock = None if timeout is None else timeout + LOCK_FIRST
+        async with _limited(for_lock), self._sessions() as session, session.begin():
+            await self._queue.delete(message, session=session)
+            connection = await session.connection()
+            await connection.run_sync(partial(self._transactions.begun, message))
+            self._held.has_lock(message)
+            async with _limited(timeout):
                 await self._handler(message, session)
 
 

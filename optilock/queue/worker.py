@@ -247,7 +247,7 @@ class WorkerLoop:
     async def _give_up_late(self, seconds: float) -> None:
         """Go on without the handlers that do not return, and fail their messages."""
         async with self._lock:
-            late = self._held.late(seconds)
+            late = self._held.late(seconds, lock_first=self._sessions is not None)
             for message in late:
                 self._held.let_go(message)
         for message in late:
@@ -449,4 +449,5 @@ class Worker(WorkerLoop):
         with self._sessions() as session, session.begin():
             self._queue.delete(message, session=session)  # first: this locks it for the handler
             self._transactions.begun(message, session.connection())
+            self._held.has_lock(message)
             self._handler(message, session)

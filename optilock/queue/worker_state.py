@@ -34,6 +34,8 @@ TOGETHER = 0.1
 AFTER_AN_ERROR = 1.0
 #: The longest wait for a lock of a message that fails, in milliseconds.
 LOCK_WAIT = 2_000
+#: Seconds for which the transaction of a handler may wait for the lock of its message.
+LOCK_FIRST = 30.0
 IDLE = 3600.0
 
 
@@ -100,6 +102,8 @@ class HeldMessages:
     messages: dict[int, Message] = field(default_factory=dict)
     #: Ids of messages whose handlers run, with the time of their begin.
     running: dict[int, float] = field(default_factory=dict)
+    #: Receipts of those whose handlers have the lock of their message, with the time.
+    locked: dict[str | None, float] = field(default_factory=dict)
 
     def take(self, messages: list[Message]) -> None:
         self.messages.update({message.id: message for message in messages})
@@ -111,22 +115,38 @@ class HeldMessages:
         self.running[message.id] = time.monotonic()
         return True
 
+    def has_lock(self, message: Message) -> None:
+        """Note that its handler's transaction has deleted it: its time begins. From any thread."""
+        self.locked[message.receipt] = time.monotonic()
+
     def let_go(self, message: Message) -> bool:
         """Send no more heartbeats for it; return whether it was still held."""
         held = self.messages.get(message.id) is message
         if held:
             del self.messages[message.id]
             self.running.pop(message.id, None)
+            self.locked.pop(message.receipt, None)
         return held
 
     def keep(self, there: set[int], asked: list[Message]) -> list[Message]:
         """Let go of the messages that a heartbeat has not found, and return them."""
         return [one for one in asked if one.id not in there and self.let_go(one)]
 
-    def late(self, seconds: float) -> list[Message]:
-        """Return the messages whose handlers run for longer."""
-        before = time.monotonic() - seconds
-        return [self.messages[n] for n, since in self.running.items() if since < before]
+    def late(self, seconds: float, *, lock_first: bool) -> list[Message]:
+        """Return the messages whose handlers run for longer.
+
+        With ``lock_first`` a handler may wait half a minute for the lock of its message: on SQLite
+        it waits for all others.
+        """
+        now, late = time.monotonic(), []
+        for number, begun in self.running.items():
+            message = self.messages[number]
+            since, limit = self.locked.get(message.receipt), seconds
+            if lock_first and since is None:
+                limit = max(seconds, LOCK_FIRST)
+            if now - (begun if since is None else since) > limit:
+                late.append(message)
+        return late
 
 
 class ThreadLock:
