@@ -360,12 +360,13 @@ def forget_stored(record: SessionRecord) -> None:
 
 
 def _again(side: Attempt, ours: Attempt) -> Values:
-    """Return the values that are wanted again."""
+    """Return the values that are wanted again; a signature is each attempt's own."""
     known = facts(ours.mapper)
     return {
         name: value
         for name, value in ours.changes.items()
         if name in side.changes
+        and name not in known.last_change
         and not isinstance(value, Computed)
         and known.columns[name] not in known.commuting
         and known.same(name, value, side.changes[name])

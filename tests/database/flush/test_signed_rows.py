@@ -17,7 +17,9 @@ from optilock import (
     Versioned,
     entities,
     etag_of,
+    events,
     merge_fields,
+    unit_of_work,
     watch,
 )
 
@@ -119,3 +121,42 @@ def test_a_stale_tag_of_an_entity_says_who_was_first(sessions: Any) -> None:
     with pytest.raises(PreconditionFailed) as caught, sessions.begin() as session:
         entities.merge(session, Alone, 1, {"title": "Bob's"}, if_match=tag)
     assert caught.value.entries[0].changed_by == "Ada"
+
+
+class Again(Exception):
+    """The program wants another attempt."""
+
+
+@pytest.mark.parametrize("fails", ["conflict", "later"])
+@pytest.mark.parametrize("mode", ["refuse", None])
+def test_the_same_signature_again_is_no_value_wanted_again(
+    sessions: Any, mode: Any, fails: str
+) -> None:
+    """B10: a retry signs the row again, also where its author was never read."""
+    attempts: list[str] = []
+
+    @unit_of_work(sessions, repeat_values=mode, attempts=3, on=(ConcurrencyError, Again))
+    def longer(session: Session) -> None:
+        session.info["user"] = "Bob"
+        node = session.get_one(Node, 1)
+        attempts.append(node.title)
+        if len(attempts) == 1 and fails == "conflict":
+            by_ada(sessions, 1, {"title": "Ada's"})
+        node.title += "!"
+        if len(attempts) == 1 and fails == "later":
+            session.flush()
+            session.rollback()
+            by_ada(sessions, 1, {"title": "Ada's"})
+            raise Again
+
+    said: list[Any] = []
+    listener = events.listen(lambda event: said.append(event))
+    try:
+        longer()
+    finally:
+        events.unlisten(listener)
+    assert attempts == ["T", "Ada's"]
+    assert not [one for one in said if isinstance(one, events.Repeated)]
+    with sessions() as session:
+        node = session.get_one(Node, 1)
+        assert (node.title, node.updated_by) == ("Ada's!", "Bob")
