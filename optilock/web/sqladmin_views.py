@@ -381,6 +381,7 @@ def _is_same_field(shown: Any, sent: Any) -> bool:
         return not raw.filename
     if shown.data == sent.data:
         return True
-    if isinstance(shown, BooleanField) or not isinstance(raw, str) or not hasattr(shown, "_value"):
+    text = getattr(shown, "_value", None)  # of WTForms: the text in the field
+    if text is None or isinstance(shown, BooleanField) or not isinstance(raw, str):
         return False
-    return str(shown._value()).replace("\r\n", "\n") == raw.replace("\r\n", "\n")
+    return str(text()).replace("\r\n", "\n") == raw.replace("\r\n", "\n")
