@@ -235,6 +235,16 @@ def test_a_form_without_its_tag_or_with_that_of_another_row_is_refused(client: T
     assert stored(client).title == "Tea"  # type: ignore[union-attr]
 
 
+def test_save_as_new_takes_no_tag_into_the_new_row(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """B10: the copy is a row of its own, and the one that was read stays."""
+    monkeypatch.setattr(BookAdmin, "save_as", True)
+    data = {**opened(client).fields, "title": "Copy", "save": "Save as new"}
+    assert client.post("/admin/book/edit/1", data=data).status_code == 200
+    assert (stored(client).title, stored(client, 4).title) == ("Tea", "Copy")  # type: ignore[union-attr]
+
+
 def test_a_form_for_a_row_that_is_gone_shows_what_was_typed(client: TestClient) -> None:
     """B10: 409 for who had seen the row, 404 for anybody else."""
     form = opened(client)
