@@ -161,6 +161,9 @@ def _give_token(mapper: Mapper[Any], cls: type[Any]) -> None:
         column = _token_column(mapper, cls, table, token)
         checks.check_version_id(mapper, cls, token, column)
         triggers.create_with_table(table, column, token)
+        if cls.__version_guard__ is not None:
+            expected = ExpectedTable(mapper, token, column)
+            triggers.guard_with_table(table, lambda: expected.guard)
         mapper.version_id_col = column
         mapper.version_id_generator = token.generator
     if mapper.inherits is None or mapper.concrete:

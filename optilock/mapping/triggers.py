@@ -1,4 +1,4 @@
-"""The triggers that move a ``RowVersion``, made and dropped with their tables.
+"""The triggers of a ``RowVersion`` and of a guard, made and dropped with their tables.
 
 ::
 
@@ -12,17 +12,19 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from sqlalchemy import Column, Dialect, Table, event
 
 from optilock.dialects import database_of
-from optilock.dialects.migrations import Names, TriggerDDL
+from optilock.dialects.migrations import GuardTriggers, Names, TriggerDDL
 from optilock.dialects.values import plain_ddl, quote_name
 from optilock.errors import ConfigurationError
 from optilock.tokens import Token
-from optilock.tokens.guard_trigger import short_name
+from optilock.tokens.guard_trigger import GuardTrigger, short_name
 
 
 def trigger_ddl(
@@ -88,6 +90,38 @@ def create_with_table(table: Table, column: Column[Any], token: Token) -> None:
         event.listen(table, "before_drop", _before_drop)
 
 
+def guard_with_table(table: Table, guard: Callable[[], GuardTrigger | None]) -> None:
+    """Make the guard trigger of a class when ``table`` is created; drop it before the table is.
+
+    ``guard`` is asked then, when the class has all its columns. A second class of the table
+    replaces the trigger by its own.
+    """
+    event.listen(table, "after_create", partial(_create_guard, guard))
+    event.listen(table, "before_drop", partial(_drop_guard, guard))
+
+
+def _create_guard(guard: Callable[[], Any], table: Table, connection: Any, **_: Any) -> None:
+    wanted = _on_table(guard(), table, connection)
+    if wanted is not None:
+        _run(connection, _guards(connection).create(wanted))
+
+
+def _drop_guard(guard: Callable[[], Any], table: Table, connection: Any, **_: Any) -> None:
+    wanted = _on_table(guard(), table, connection)
+    if wanted is not None:
+        _run(connection, _guards(connection).drop(wanted))
+
+
+def _on_table(guard: GuardTrigger | None, table: Table, connection: Any) -> GuardTrigger | None:
+    """Return the same for the table, which may be a copy in another schema."""
+    schema = _schema_of(table, connection)
+    return None if guard is None else replace(guard, table=table.name, schema=schema)
+
+
+def _guards(connection: Any) -> GuardTriggers:
+    return database_of(connection.dialect).guard_triggers(connection.dialect)
+
+
 def _require_column(column: Column[Any], table: Table, connection: Any, **_: Any) -> None:
     """Let the type of a system column refuse a database that has no such column."""
     column.type.dialect_impl(connection.dialect)
@@ -107,6 +141,10 @@ def _run(connection: Any, statements: tuple[str, ...]) -> None:
 
 
 def _ddl_for(table: Table, connection: Any) -> TriggerDDL:
-    schema = getattr(connection, "schema_for_object", lambda table: table.schema)(table)
     column = table.c[table.info["optilock_row_version"]]
-    return trigger_ddl(table, column, connection.dialect, schema=schema)
+    return trigger_ddl(table, column, connection.dialect, schema=_schema_of(table, connection))
+
+
+def _schema_of(table: Table, connection: Any) -> str | None:
+    found: str | None = getattr(connection, "schema_for_object", lambda one: one.schema)(table)
+    return found

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import pytest
 from sqlalchemy import String, Uuid, create_engine, event, func, inspect, select, text, update
 from sqlalchemy.exc import DBAPIError
@@ -233,6 +235,8 @@ def test_up_down_and_up_again_is_the_same_schema(engine, tables, how, kind):
     cls = {"bump": BUMPED, "reject": REJECTED}[how][kind]
     tables(cls)
     name, token = cls.__table__.name, TOKENS[kind]
+    created = shape(engine, name)
+    migrate(engine, lambda op: op.drop_guard_trigger(name, token, how, ignore=["views"]))
     before = shape(engine, name)
     for _ in range(2):  # made twice, it replaces itself
         migrate(engine, lambda op: op.create_guard_trigger(name, token, how, ignore=["views"]))
@@ -241,6 +245,38 @@ def test_up_down_and_up_again_is_the_same_schema(engine, tables, how, kind):
     assert shape(engine, name) == before
     migrate(engine, lambda op: op.create_guard_trigger(name, token, how, ignore=["views"]))
     assert shape(engine, name) == after != before
+    assert len(created["triggers"]) == 1  # create_all has made it (FAULTS B7)
+
+
+@pytest.mark.engines("sqlite-wal", "postgresql", "mariadb")
+@pytest.mark.parametrize("how", ["bump", "reject"])
+def test_b7_create_all_makes_the_guard_and_drop_all_takes_it(engine, how):
+    """As a migration makes it; and it works at once."""
+    cls = {"bump": BUMPED, "reject": REJECTED}[how]["counter"]
+    table = cls.__table__
+    table.metadata.drop_all(engine, tables=[table])
+    table.metadata.create_all(engine, tables=[table])
+    (made,) = shape(engine, table.name)["triggers"]
+    with engine.begin() as connection:
+        row = {cls.id: 1, cls.body: "old", cls.views: 0, cls.version: 1}
+        connection.execute(table.insert().values(row))
+    version = inspect(cls).version_id_col
+    change = table.update().values({cls.body: "new", version: version})
+    refused = pytest.raises(DBAPIError) if how == "reject" else nullcontext()
+    with refused, engine.begin() as connection:
+        connection.execute(change)
+        assert connection.scalar(select(version)) == 2
+    arguments = (table.name, Counter(), how)
+    migrate(engine, lambda op: op.create_guard_trigger(*arguments))
+    (migrated,) = shape(engine, table.name)["triggers"]
+    assert migrated == made
+    table.metadata.drop_all(engine, tables=[table])
+    if engine.dialect.name == "postgresql":  # the trigger's function goes, too
+        functions = "SELECT count(*) FROM pg_proc WHERE proname LIKE 'optilock_guard%'"
+        with engine.begin() as connection:
+            assert connection.scalar(text(functions)) == 0
+    table.metadata.create_all(engine, tables=[table])
+    table.metadata.drop_all(engine, tables=[table])
 
 
 @pytest.mark.engines("sqlite-wal")
@@ -396,10 +432,12 @@ class TestWithoutTheRight:
                 connection.execute(text("DROP USER optilock_weak"))
 
     @pytest.fixture
-    def table(self, store):
+    def table(self, engine, store):
         cls = BUMPED["counter"]
         store(cls(id=1, body="body", views=0))
-        return cls.__table__.name
+        name = cls.__table__.name
+        migrate(engine, lambda op: op.drop_guard_trigger(name, Counter(), "bump"))
+        return name
 
     @pytest.mark.engines("sqlite-wal", "postgresql", "mariadb")
     @pytest.mark.parametrize("what", ["guard", "version", "column", "drop"])
