@@ -169,7 +169,7 @@ def write_in_unit(sessions: Any, held: Any) -> bool:
         with UnitOfWork(sessions, parts=[held]) as session:
             session.get_one(Door, 1).holder = next(numbers)
     except ENDED as error:
-        if isinstance(error, DBAPIError) and not is_transient(error):
+        if not is_ended(error):
             raise
         return False
     return True
@@ -187,10 +187,17 @@ def write(session: Session) -> Any:
     except ENDED as error:
         with suppress(DBAPIError):
             session.rollback()
-        if isinstance(error, DBAPIError) and not is_transient(error):
+        if not is_ended(error):
             raise
         return None
     return began
+
+
+def is_ended(error: Exception) -> bool:
+    """Return whether the server has ended the transaction, or its connection."""
+    if not isinstance(error, DBAPIError):
+        return True
+    return is_transient(error) or error.connection_invalidated
 
 
 #: The server has ended the transaction; at COMMIT, nobody can tell from the answer.
