@@ -50,13 +50,15 @@ from types import NoneType
 from typing import Any
 
 from sqlalchemy import inspect
-from sqlalchemy.orm import InstanceState, Mapper
+from sqlalchemy.orm import InstanceState, Mapper, PassiveFlag, RelationshipDirection
 
 from optilock.columns.identities import identity_given
 from optilock.columns.texts import key_text, text_of, version_in
 from optilock.conditions.request import STAR, tags
 from optilock.errors import BadPrecondition, ConfigurationError, describe
 from optilock.mapped import HINT_ADD_TOKEN, Identity, State, facts, identity_of
+from optilock.undocumented.flushes import states_marked_deleted
+from optilock.watched.rows.touch import is_touched
 
 __all__ = [
     "PLAIN",
@@ -117,6 +119,12 @@ class ETags:
 
         Raises ``ConfigurationError`` without a version, as :func:`optilock.etag_of` does.
         """
+        made = self.of_values_read(obj)
+        _refuse_edited(state_of(obj, "etag_of"))
+        return made
+
+    def of_values_read(self, obj: object) -> str:
+        """Return the tag of the values that were read, also where they were edited since."""
         state = state_of(obj, "etag_of")
         return self.tag(state.mapper, _stored_identity(state), _version(state))
 
@@ -237,7 +245,8 @@ def etag_of(obj: object) -> str:
     Raises:
         ConfigurationError: there is no loaded version: the object is not stored yet or is deleted,
             a commit has expired the version (the session has ``expire_on_commit=True``), it is
-            NULL, or the class has none.
+            NULL, or the class has none. Or the object has edits that are not flushed: its next
+            version is not known, and the one before is that of other values.
     """
     return PLAIN.of(obj)
 
@@ -269,6 +278,41 @@ def _stored_identity(state: State) -> Identity:
             f"This {name} is not stored yet, so it has no version: flush the session first."
         )
     return identity_of(state)
+
+
+def _refuse_edited(state: State) -> None:
+    """Refuse an object whose edits its session has not flushed, and which move the version.
+
+    An answer with the new values and the tag of before would make the client's next request stale.
+    """
+    session = state.session
+    if session is None:
+        return
+    name = state.class_.__name__
+    if is_touched(state):
+        raise ConfigurationError(
+            f"This {name} was touched, and its version moves with the next flush: call"
+            " session.flush() first."
+        )
+    if state in states_marked_deleted(session):
+        raise ConfigurationError(
+            f"This {name} is to be deleted by the next flush: a row that is gone has no ETag."
+        )
+    columns, ignored = state.mapper.columns, facts(state.mapper).ignored
+    for key in state.committed_state:
+        counts = (
+            columns[key] not in ignored
+            if key in columns
+            else key in state.mapper.relationships
+            and state.mapper.relationships[key].direction is RelationshipDirection.MANYTOONE
+        )
+        if counts and state.get_history(key, PassiveFlag.PASSIVE_NO_INITIALIZE).has_changes():
+            raise ConfigurationError(
+                f"This {name} has an edit that is not flushed ({key}), so its ETag would be that of"
+                " before the write, and the next request with it would be refused: call"
+                " session.flush() first. Take the ETag of the values that were read before you"
+                " edit them."
+            )
 
 
 def _version(state: State) -> Any:

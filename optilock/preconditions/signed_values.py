@@ -52,7 +52,7 @@ def sign_seen(obj: object, names: Iterable[str], *, etags: ETags) -> str:
     state, wanted = state_of(obj, "sign_seen"), list(dict.fromkeys(names))
     mapper, cls = state.mapper, state.class_.__name__
     _check_keys("sign_seen", etags)
-    etags.of(obj)  # refuses what has no version
+    etags.of_values_read(obj)  # refuses what has no version
     for name in wanted:
         reason = reason_to_refuse(mapper, name)
         if reason is not None or name not in facts(mapper).columns:

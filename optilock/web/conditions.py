@@ -37,7 +37,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, NoReturn, Required, TypedDict, TypeVar
 
-from sqlalchemy.orm import Session
+from sqlalchemy import inspect
+from sqlalchemy.orm import InstanceState, Session
 
 from optilock import entities
 from optilock.conditions.request import STAR, compared
@@ -223,7 +224,20 @@ class Conditions:
     # -- of a row that was read --------------------------------------------------------------------
 
     def tag_of(self, obj: object) -> str:
-        """Return the ETag of a loaded row, as this application makes it."""
+        """Return the ETag of a loaded row, as this application makes it.
+
+        It flushes what its session has not written yet, because the answer has the new values. An
+        ``AsyncSession`` cannot be flushed here: ``await session.flush()`` before.
+
+        Raises:
+            ConfigurationError: :func:`optilock.etag_of` would raise it.
+            ConcurrencyError: the flush finds that others have changed a row.
+        """
+        state = inspect(obj, raiseerr=False)
+        if isinstance(state, InstanceState) and state.async_session is None:
+            session = state.session
+            if session is not None and (session.new or session.dirty or session.deleted):
+                session.flush()
         return self.etags.of(obj)
 
     def not_modified(
