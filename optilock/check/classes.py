@@ -28,6 +28,7 @@ from optilock.mapping.original_values import compared_names
 from optilock.serialize import is_same_value
 from optilock.undocumented.connections import reads_json_itself
 from optilock.versioned import Versioned
+from optilock.watched.aggregates import roots_of
 
 
 def check_mapping(mapper: Mapper[Any]) -> Iterator[Finding]:
@@ -52,6 +53,25 @@ def check_mapping(mapper: Mapper[Any]) -> Iterator[Finding]:
         )
     yield from _moving_by_itself(mapper)
     yield from _too_coarse(mapper)
+    yield from _parts_without_root(mapper)
+
+
+def _parts_without_root(mapper: Mapper[Any]) -> Iterator[Finding]:
+    """Find children that live and die with a row, and whose changes leave its version."""
+    for one in mapper.relationships:
+        if not one.cascade.delete_orphan or one.parent is not mapper:
+            continue
+        name = f"{one.parent.class_.__name__}.{one.key}"
+        if name not in roots_of(one.mapper, by_links=True):
+            yield note(
+                "no-root",
+                name,
+                f"Rows of {one.mapper.class_.__name__} are deleted with their parent, and a change"
+                " of one leaves the parent's version: its ETag stays, and a rule over all of them"
+                " may break.",
+                f'Write __version_root_of__ = ("{one.key}",) if the parts are one whole with the'
+                " parent. Leave it if they are edited one by one.",
+            )
 
 
 def _moving_by_itself(mapper: Mapper[Any]) -> Iterator[Finding]:

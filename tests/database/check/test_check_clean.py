@@ -53,6 +53,7 @@ def test_models_of_every_kind_are_sound(engine, store):
 
     assert about_models(check(own, engine)) == {
         ("not-versioned", "Native"),
+        ("no-root", "Post.comments"),
         ("no-version", "File"),
         ("no-version", "Tag"),
         ("no-version", "Vehicle"),
