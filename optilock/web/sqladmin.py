@@ -116,7 +116,7 @@ class Admin(sqladmin.Admin):
             said = outcome.refused
             raise HTTPException(said.status, f"{said.detail} Nothing was saved.") from said
         if outcome.again is not None:
-            return await self._page(request, 409, await view.conflict_of(request, outcome))
+            return await self._page(request, 409, await view.conflict_page(request, outcome))
         return outcome.answer or answer
 
     async def _was_there(self, request: Request, outcome: Outcome) -> bool:

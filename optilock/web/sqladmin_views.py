@@ -247,7 +247,7 @@ class ModelView(sqladmin.ModelView):
                 found[name] = value
         return found
 
-    async def conflict_of(self, request: Request, outcome: Outcome) -> dict[str, Any]:
+    async def conflict_page(self, request: Request, outcome: Outcome) -> dict[str, Any]:
         """Return the context of the page after a conflict, with the form to go on from."""
         again = outcome.again
         assert again is not None
