@@ -82,7 +82,7 @@ def work(url: str, log: str) -> None:
         session.execute(effects.insert().values(message=message.body["number"]))
         kind = message.body["kind"]
         if message.receives > 1 or kind == "plain":
-            time.sleep(0.005)
+            time.sleep(0.001)
             return
         os.write(noted, f"{kind}\n".encode())
         if kind == "hangs":
@@ -92,7 +92,7 @@ def work(url: str, log: str) -> None:
     queue = made(engine)
     queue.worker(
         handle,
-        concurrency=2,
+        concurrency=1 if url.startswith("sqlite") else 2,  # it has one lock
         sessions=sessionmaker(engine),
         timeout=2,
         retry=lambda receives: 0.1,
@@ -107,6 +107,9 @@ def run(url: str, plan: Plan) -> Outcome:
     engine = connect(url)
     message_tables().messages.metadata.create_all(engine)
     effects.create(engine, checkfirst=True)
+    if url.startswith("sqlite"):
+        with engine.connect() as connection:
+            connection.exec_driver_sql("PRAGMA journal_mode = WAL")
     kinds = ["hangs"] * plan.hangs + ["raises"] * plan.raises
     kinds += ["plain"] * (plan.messages - len(kinds))
     random.Random(plan.seed).shuffle(kinds)
