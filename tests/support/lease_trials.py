@@ -53,7 +53,6 @@ ROOT = Path(__file__).parents[2]
 LENGTH = 0.3
 #: The server ends a transaction of a process that is stopped.
 ENDED_BY = {
-    "postgresql": ("SET idle_in_transaction_session_timeout = 500",),
     "mysql": ("SET SESSION idle_write_transaction_timeout = 1",),
 }
 
@@ -102,7 +101,10 @@ def start(target: Target, what: str, *more: str) -> subprocess.Popen[str]:
 
 def engine_of(given: str) -> Engine:
     told = json.loads(given)
-    engine = create_engine(told["url"], pool_pre_ping=True)
+    # Not by a statement: psycopg sends it in a transaction, and a rollback would undo it.
+    options = {"options": "-c idle_in_transaction_session_timeout=500"}
+    connect_args: Any = options if told["url"].startswith("postgresql") else {}
+    engine = create_engine(told["url"], pool_pre_ping=True, connect_args=connect_args)
     more = ENDED_BY.get(engine.dialect.name, ())
     Target("", "", "", on_connect=(*told["on_connect"], *more)).prepare(engine)
     return engine
