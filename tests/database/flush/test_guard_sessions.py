@@ -111,6 +111,7 @@ def test_a_class_that_is_watched_twice_is_guarded_once(store, engine, watched, o
     assert Mine.flush is flush
 
 
+@alive
 def test_a_second_watch_keeps_the_resolver(store, engine, other, stored):
     """B8: options that a second watch() leaves out stay, and mappings are joined."""
     store(*accounts())
