@@ -85,12 +85,13 @@ def test_statements_that_leave_the_version_are_refused(store, watched, engine, s
             with pytest.raises(ConfigurationError, match=r"update\(Native|an alias|'revision'"):
                 session.execute(statement)
     assert sent.count == 0
+    session.execute(update(NativeChild).values(more="mine"))
+    session.commit()
     guard_statements(engine, "forbid")
-    for statement in alone:
+    for statement in (*alone, update(NativeChild).values(more="yours")):
         with engine.connect() as connection, pytest.raises(UnguardedStatement):
             connection.execute(statement)
     session.execute(update(natives).values(text="mine", revision=natives.c.revision + 1))
-    session.execute(update(NativeChild).values(more="mine"))
     session.commit()
     assert (stored(Native, 1)["revision"], stored(NativeChild, 1)["revision"]) == (2, 2)
 
