@@ -16,6 +16,7 @@ from sqlalchemy import inspect, select, update
 from sqlalchemy.orm import defer, load_only, undefer
 
 from optilock import ConcurrencyError, bulk_update, entities, etag_of, expect, touch, verify
+from optilock.watched.rows.touch import is_touched
 from tests.history.authors import Author, Copy, NotNow
 from tests.history.model import Base, Row
 
@@ -422,6 +423,8 @@ def take_tag(author: Author, step: Step) -> None:
     versioned(author, step)
     copy = author.take(row_of(author, step))
     if copy.row in author.done.rows() or not _holds_version(copy) or copy.doubtful:
+        raise NotNow
+    if is_touched(inspect(copy.obj)):  # a root: its other rows are written, and it was refused
         raise NotNow
     author.tags[copy.row] = (etag_of(copy.obj), copy.base().newest)
 

@@ -8,7 +8,7 @@
 
 The UPDATE compares the version, as every write does, and moves it by one step: also when the object
 is changed as well, and when it is touched twice. It is sent with the next flush. Until then
-``etag_of`` returns the version that was loaded. Only a rollback takes a touch back: an object that
+``etag_of`` refuses the object. Only a rollback takes a touch back: an object that
 is refreshed before the flush is touched in the version that was read then. Works in watched
 sessions, units and plain sessions.
 
@@ -125,9 +125,11 @@ def touch_again(session: Session) -> None:
 
 
 def is_touched(state: State) -> bool:
-    """Return whether the session is to touch the object with the running flush."""
+    """Return whether the session is to touch the object with the running, or the next, flush."""
     session = state.session
-    return session is not None and state in session.__dict__.get(TOUCHES, ())
+    if session is None or TOUCHES not in session.__dict__:
+        return False
+    return state in (_waiting_touches(session) or ())
 
 
 def note_roots(session: Session, states: set[State]) -> None:

@@ -230,8 +230,19 @@ def test_a_rollback_takes_the_touch_back(store, watched, stored):
     session.flush()
     session.rollback()
     assert account.version == 1
+    assert version_text(etag_of(account)) == "1"
     session.commit()
     assert stored(Account, 1)["version"] == 1
+
+
+def test_an_object_whose_touch_was_rolled_back_unflushed_has_an_etag(store, watched):
+    store(Account(id=1))
+    session = watched()
+    account = session.get_one(Account, 1)
+    touch(account)
+    session.rollback()
+    session.refresh(account)
+    assert version_text(etag_of(account)) == "1"
 
 
 @alive
