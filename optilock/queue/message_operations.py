@@ -41,6 +41,8 @@ from optilock.queue.sending import DEDUP, GROUP, KEEP, QueueTable, SendOperation
 _SHOWN = 10_000
 #: Messages that are deleted at once.
 _CHUNK = 5_000
+#: Milliseconds for which a heartbeat waits for a lock: it holds up the loop that has called it.
+_BEAT_WAIT = 300
 
 #: Seconds after which a receive looks at the groups first. If there are messages of groups, every
 #: second receive does.
@@ -220,7 +222,7 @@ class EndOperations(QueueTable):
         """Hide messages for longer with their receipts; return the ids that are still ours."""
         grouped = any(one.group is not None for one in messages)
         held: set[int] = set()
-        with self.store.atomic(connection):
+        with self.store.atomic_within(connection, _BEAT_WAIT):
             for (token, _), ids in _by_token(messages)[0].items():
                 held |= self.store.beat(connection, ids, token, length, grouped=grouped)
         return held

@@ -99,6 +99,24 @@ def test_a_worker_ends_while_handlers_hang(queue, hang):
     assert sorted(found) == ["one", "three", "two"]
 
 
+@pytest.mark.engines("sqlite-wal")
+def test_a_heartbeat_that_waits_for_the_lock_delays_no_timeout(database, hang):
+    """E2: it holds the worker's lock, and waits for that of a handler, as long as SQLite does."""
+    engine = database.engine(connect_args={"timeout": 60})
+    make_tables(engine)
+
+    def handle(message: Message, session: Any) -> None:
+        if message.receives == 1 and message.body == "hangs":
+            hang.wait(50)
+
+    with Queue(engine, "beaten", visibility=0.3) as beaten:
+        beaten.send_many(["hangs", "a", "b"])
+        options = {"sessions": sessionmaker(engine), "retry": lambda receives: 0.0}
+        with Running(beaten.worker(handle, timeout=1, grace=1, **options)):
+            until(lambda: left(beaten) == 0, 20)
+    engine.dispose()
+
+
 @pytest.mark.engines("postgresql")
 def test_handlers_that_hang_keep_no_place_in_the_pool(database, hang):
     """E2: more of them than the pool has connections."""
