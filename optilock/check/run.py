@@ -16,9 +16,10 @@ from optilock.check.revisions import check_revisions, folders_of
 from optilock.check.subjects import CheckedTable, mappers_of, read_tables, subjects_of
 from optilock.check.triggers import check_cascades
 from optilock.dialects import database_of
+from optilock.dialects.catalogue import StoredTable
 from optilock.dialects.engines import on_engine
 from optilock.exactly_once.keys import option_in_use
-from optilock.tables.names import commit_tokens
+from optilock.tables.names import commit_tokens, leases
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
@@ -76,7 +77,7 @@ def _findings(mappers: Collection[Mapper[Any]], engine: Engine) -> list[Finding]
         for mapper in mappers:
             found += check_values(connection, mapper, stored)
             connection.rollback()
-        found += check_commit_tokens(connection)
+        found += check_own_tables(connection)
         connection.rollback()
     return found
 
@@ -86,11 +87,24 @@ def _mappings(mappers: Iterable[Mapper[Any]]) -> Iterator[Finding]:
         yield from check_mapping(mapper)
 
 
-def check_commit_tokens(connection: Connection) -> Iterator[Finding]:
-    """Find a missing table of commit tokens, where units need it, and one that is too old."""
+def check_own_tables(connection: Connection) -> Iterator[Finding]:
+    """Find optilock's own tables that are too old, or missing where units need them."""
+    names = {commit_tokens.name, leases.name}
+    stored = database_of(connection.dialect).catalogue(connection, None).tables(names)
+    yield from _commit_tokens(stored.get(commit_tokens.name))
+    found = stored.get(leases.name)
+    if found is not None and found.cased_as("lease_holder") not in found.columns:
+        yield error(
+            "old-leases",
+            leases.name,
+            "The table of leases of names has no column lease_holder: each operation on the lease"
+            " of a name is refused.",
+            'Add it in a migration: op.upgrade_optilock_tables("leases", to=2).',
+        )
+
+
+def _commit_tokens(stored: StoredTable | None) -> Iterator[Finding]:
     name = commit_tokens.name
-    catalogue = database_of(connection.dialect).catalogue(connection, None)
-    stored = catalogue.tables({name}).get(name)
     call = 'op.{}_optilock_tables("commit_tokens", {}=2)'
     if stored is None:
         if option_in_use.seen:

@@ -6,6 +6,7 @@ lease_since     when the holder acquired it
 lease_until     when it ends: a far date if it is endless
 lease_length    milliseconds, for which it is renewed; 0: endless; NULL: it is being broken
 lease_fence     grows by one with every holder, and never shrinks
+lease_holder    the holder's label, which is public; NULL: the holder gave none
 ==============  ==================================================================================
 
 The state of a lease is not stored: it follows from these columns and from the clock.
@@ -18,17 +19,24 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from sqlalchemy import BigInteger, Column, ColumnElement, Table, Uuid, case, or_
+from sqlalchemy import BigInteger, Column, ColumnElement, String, Table, Uuid, case, or_
 from sqlalchemy.orm import Mapper
 
-from optilock.leases.values import LeasePolicy
+from optilock.leases.values import LONGEST_HOLDER, LeasePolicy
 from optilock.mapped import NOT_A_VALUE, facts
 from optilock.tokens.timestamp import UtcDateTime
 
 #: MariaDB's own type takes the 128 bits of a UUID of some versions only.
 LEASE_ID = Uuid().with_variant(Uuid(native_uuid=False), "mysql", "mariadb")
 _KEY = "optilock_lease"
-NAMES = ("lease_id", "lease_since", "lease_until", "lease_length", "lease_fence")
+NAMES = (
+    "lease_id",
+    "lease_since",
+    "lease_until",
+    "lease_length",
+    "lease_fence",
+    "lease_holder",
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,6 +69,10 @@ class LeaseColumns:
         return self.table.c.lease_fence
 
     @property
+    def holder(self) -> Column[Any]:
+        return self.table.c.lease_holder
+
+    @property
     def clock(self) -> ColumnElement[Any]:
         return self.policy.clock
 
@@ -71,12 +83,12 @@ class LeaseColumns:
     @property
     def lease(self) -> tuple[ColumnElement[Any], ...]:
         """SQL: all columns of the lease, and the time as ``now``."""
-        return (self.id, self.since, self.until, self.length, self.fence, self.clock.label("now"))
+        return (*(self.table.c[name] for name in NAMES), self.clock.label("now"))
 
     @cached_property
-    def holder(self) -> tuple[ColumnElement[Any], ...]:
-        """SQL: the id, the begin and the end of the lease that is in force; NULL without one."""
-        columns = (self.id, self.since, self.until)
+    def in_force(self) -> tuple[ColumnElement[Any], ...]:
+        """SQL: id, begin, end and holder of the lease that is in force; NULL without one."""
+        columns = (self.id, self.since, self.until, self.holder)
         return tuple(case((self.until > self.clock, one)) for one in columns)
 
 
@@ -89,6 +101,7 @@ def new_columns() -> list[Column[Any]]:
         Column("lease_until", UtcDateTime(), info=beside),
         Column("lease_length", BigInteger(), info=beside),
         Column("lease_fence", BigInteger(), nullable=False, server_default="0", info=beside),
+        Column("lease_holder", String(LONGEST_HOLDER), info=beside),
     ]
 
 

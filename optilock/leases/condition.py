@@ -118,7 +118,7 @@ class RowLease(ExplainedByMiss, Condition):
         return lease_condition(self._columns, "delete" if deleting else "update", given=given)
 
     def clause(self, given: Given) -> sa.ColumnElement[bool]:
-        mine, in_force = self._mine(given), self._columns.holder[0]
+        mine, in_force = self._mine(given), self._columns.in_force[0]
         if not self._guarded:
             return sa.or_(mine.is_(None), in_force == mine)
         return in_force.is_not_distinct_from(mine)
@@ -131,7 +131,7 @@ class RowLease(ExplainedByMiss, Condition):
 
     @property
     def looks(self) -> tuple[sa.ColumnElement[Any], ...]:
-        return self._columns.holder
+        return self._columns.in_force
 
     def holds(self, params: Mapping[str, Any], seen: Sequence[Any]) -> bool:
         mine = params.get(LEASE)
@@ -165,11 +165,11 @@ class NoLease(RowLease):
 
 def refusal(what: str, mine: Any, seen: Sequence[Any], status: int = 412) -> Exception:
     """Return the error of a write that named ``mine``, while the lease ``seen`` is in force."""
-    holder, since, until = seen
+    lease, since, until, holder = seen
     end = None if until is None or until >= FAR else until
     if mine is None:
-        return LeaseHeld(what, "leased", since, end, status)
-    if holder is None:
+        return LeaseHeld(what, "leased", since, end, status, holder)
+    if lease is None:
         return LeaseLost(what, "available", status=status)
     return LeaseLost(what, "leased", since, end, status)
 
@@ -225,7 +225,7 @@ class NoHolder(ExplainedByMiss, Condition):
         """The fence, which is NULL without the row, and the lease in force."""
         if not self._guarded:
             return ()
-        every = (self._columns.fence, *self._columns.holder)
+        every = (self._columns.fence, *self._columns.in_force)
         return tuple(self._there(one).scalar_subquery() for one in every)
 
     def _there(self, look: sa.ColumnElement[Any]) -> sa.Select[Any]:
@@ -239,10 +239,10 @@ class NoHolder(ExplainedByMiss, Condition):
     def missed(self, params: Mapping[str, Any], seen: Sequence[Any]) -> Condition:
         return MissCondition(self, lambda entry: self._error(entry, *seen))
 
-    def _error(self, entry: Entry[Any], fence: int | None, *holder: Any) -> Exception:
+    def _error(self, entry: Entry[Any], fence: int | None, *lease: Any) -> Exception:
         model, name = entry.model.__name__, self.name
         if fence is not None:
-            return refusal(f"all rows of {model} (the name {name.name!r})", None, holder)
+            return refusal(f"all rows of {model} (the name {name.name!r})", None, lease)
         return ConfigurationError(
             f"{model} is guarded by the lease of the name {name.name!r}, which has no row in the"
             f" table {name.within.table} yet, so nothing could keep others from acquiring it while"

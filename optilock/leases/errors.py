@@ -34,7 +34,7 @@ class _LeaseError(_HolderError):
     operation on the lease itself.
     """
 
-    arguments = ("what", "state", "since", "until", "status")
+    arguments: ClassVar[tuple[str, ...]] = ("what", "state", "since", "until", "status")
     what: str
     state: str
     since: datetime | None
@@ -60,13 +60,32 @@ class _LeaseError(_HolderError):
 
 
 class LeaseHeld(_LeaseError):
-    """Another holder has a lease on the row, or on all rows of the class; the write named none."""
+    """Another holder has a lease on the row, or on all rows of the class; the write named none.
+
+    ``holder`` is the label that the other program gave, if it gave one.
+    """
+
+    arguments = (*_LeaseError.arguments, "holder")
+    holder: str | None
+
+    def __init__(
+        self,
+        what: str,
+        state: str,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        status: int = 412,
+        holder: str | None = None,
+    ) -> None:
+        self.holder = holder
+        super().__init__(what, state, since, until, status)
 
     def _text(self) -> str:
+        holder = "" if self.holder is None else f" ({self.holder!r})"
         how = " It is being broken and cannot be renewed." if self.state == "breaking" else ""
         return (
-            f"Another holder has a lease on {self.what}{self._held()}.{how} Nothing was written."
-            " Wait until it has ended; or, if you are the holder, write under the lease"
+            f"Another holder{holder} has a lease on {self.what}{self._held()}.{how} Nothing was"
+            " written. Wait until it has ended; or, if you are the holder, write under the lease"
             " (optilock.leases.use)."
         )
 

@@ -137,7 +137,7 @@ def read(session: Session, model: type[T], key: Any, lease: Any = None) -> T | N
     place = place_of((model, key), "read")
     mine = None if lease is None else read_id(lease, "read")
     columns = place.columns
-    query = select(model, *columns.holder).where(*place.here)
+    query = select(model, *columns.in_force).where(*place.here)
     found = session.execute(query, place.params).first()
     if found is None:
         return None
@@ -278,6 +278,7 @@ def lease(
     if_match: Any = None,
     on_lost: OnLost | None = None,
     on: Collection[type[Any]] | None = None,
+    holder: str | None = None,
 ) -> Iterator[Held]:
     """Be the holder for the length of the block.
 
@@ -291,13 +292,14 @@ def lease(
         if_match: as for ``acquire``.
         on_lost: called once, in the thread that renews, when the lease is lost.
         on: for the lease of a name, the classes whose rows need it.
+        holder: as for ``acquire``.
 
     Raises:
         LeaseHeld, PreconditionFailed, NotFound: as ``acquire``; the block is not entered.
         LeaseLost: at the end of the block, if the lease was lost before.
     """
     with held_in_thread(
-        "leases.lease", sessions, acquire_held, of, duration, if_match, on_lost, on
+        "leases.lease", sessions, acquire_held, of, duration, if_match, on_lost, on, holder
     ) as held:
         yield held
 
@@ -309,6 +311,7 @@ def acquire_held(
     if_match: Any,
     on_lost: OnLost | None,
     on: Collection[type[Any]] | None,
+    holder: str | None,
 ) -> tuple[Held, Engine]:
     """Acquire the lease in the session's transaction; return it, and the engine that renews it.
 
@@ -323,5 +326,5 @@ def acquire_held(
     place, began = place_of(of, "lease"), time.monotonic()
     engine = place.connection(session).engine
     require_own_connections(engine, "leases.lease", "acquire() and renew()")
-    taken = acquire(session, of, duration, if_match=if_match)
+    taken = acquire(session, of, duration, if_match=if_match, holder=holder)
     return Held(place, taken, duration, on_lost, on, began), engine

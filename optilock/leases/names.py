@@ -5,7 +5,8 @@
     lease = acquire(session, Name("nightly-import"), 30)
 
 Its row is in the table ``optilock_leases``, which a migration creates
-(``op.create_optilock_tables("leases")``). The row is made when the name is first leased, and stays.
+(``op.create_optilock_tables("leases", revision=2)``). The row is made when the name is first
+leased, and stays.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from functools import cached_property
 from typing import Any
 
 import sqlalchemy as sa
+from sqlalchemy.exc import DataError, DBAPIError
 from sqlalchemy.orm import InstanceState, Mapper, Session
 
 from optilock import events
@@ -195,8 +197,35 @@ class Place:
         if newest and database.locks_show_newer and not is_autocommit(connection):
             # Not shared: two that look, and then write, would wait for each other.
             query = query.with_for_update(of=columns.table)
-        row = execute_unguarded(connection, query, self.params).mappings().first()
+        row = execute_on_lease(connection, columns, query, self.params).mappings().first()
         return None if row is None else dict(row)
+
+
+def execute_on_lease(
+    connection: sa.Connection, columns: LeaseColumns, statement: Any, params: Any
+) -> Any:
+    """Send a statement of the columns of a lease.
+
+    Raises:
+        ConfigurationError: the table has no column for the holder's label.
+    """
+    try:
+        return execute_unguarded(connection, statement, params)
+    except DBAPIError as error:
+        said = str(error.orig).strip().splitlines()
+        names_it = bool(said) and columns.holder.name in said[0]
+        if isinstance(error, DataError) or not names_it:
+            raise
+        raise ConfigurationError(_NO_HOLDER.format(columns.table.fullname)) from error
+
+
+_NO_HOLDER = (
+    "The database does not take the column lease_holder of the table {0}. The table is probably"
+    " older than that column, which every operation on its leases reads or sets. Nothing was stored"
+    " by this call. Add it in a migration: for leases of names run those of optilock up to 0006, or"
+    ' op.upgrade_optilock_tables("leases", to=2); for rows,'
+    ' op.add_column("{0}", sa.Column("lease_holder", sa.String(200))), which autogenerate writes.'
+)
 
 
 def place_of_row(given: Any, call: str) -> Place:

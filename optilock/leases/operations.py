@@ -30,16 +30,25 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from optilock.dialects import database_of
-from optilock.dialects.rows import execute_unguarded
 from optilock.leases.columns import LEASE_ID, LeaseColumns
 from optilock.leases.errors import LeaseHeld, LeaseLost
-from optilock.leases.names import Place, place_of
-from optilock.leases.values import FAR, Lease, LeaseState, lease_from, new_id, read_id, state_of
+from optilock.leases.names import Place, execute_on_lease, place_of
+from optilock.leases.values import (
+    FAR,
+    Lease,
+    LeaseState,
+    lease_from,
+    new_id,
+    read_holder,
+    read_id,
+    state_of,
+)
 from optilock.tokens.sql_functions import Later
 from optilock.watched.session.connections import given_session
 from optilock.watched.writes.send import require_row_counts
 
 _MINE, _NEW, _LENGTH = "optilock_mine", "optilock_new", "optilock_length"
+_HOLDER = "optilock_holder"
 #: How often an operation is sent that is refused, while the look after it would allow it.
 _ATTEMPTS = 3
 
@@ -55,6 +64,7 @@ def acquire(
     *,
     proposed: Any = None,
     if_match: Any = None,
+    holder: str | None = None,
 ) -> Lease:
     """Become the holder.
 
@@ -66,6 +76,8 @@ def acquire(
         proposed: the id, if it is known already: an acquire that may have been lost on its way can
             be sent again. It must be random (a UUID).
         if_match: the tag, or ``Version(...)``, of the row.
+        holder: a label of up to 200 characters, such as a person or a host, which is public
+            (:func:`look`, ``LeaseHeld``). optilock does not verify it.
 
     Raises:
         LeaseHeld: there is another holder.
@@ -74,13 +86,13 @@ def acquire(
         BadPrecondition, ConfigurationError: an argument is not valid.
     """
     session, place = _of(session, of, "acquire")
-    length = place.columns.policy.length(duration)
+    length, holder = place.columns.policy.length(duration), read_holder(holder, "acquire")
     mine = new_id() if proposed in (None, "") else read_id(proposed, "acquire")
-    return _held(session, place, "acquire", mine, if_match, {_LENGTH: length})
+    return _held(session, place, "acquire", mine, if_match, {_LENGTH: length, _HOLDER: holder})
 
 
 def renew(session: Session, of: Any, lease: Any = None, *, if_match: Any = None) -> Lease:
-    """Let the lease begin again, for as long as before.
+    """Let the lease begin again, for as long as before. The label of its holder stays.
 
     Args:
         of: the lease; or its row or name, with the id in ``lease``.
@@ -95,15 +107,25 @@ def renew(session: Session, of: Any, lease: Any = None, *, if_match: Any = None)
 
 
 def change(
-    session: Session, of: Any, lease: Any = None, *, proposed: Any = None, if_match: Any = None
+    session: Session,
+    of: Any,
+    lease: Any = None,
+    *,
+    proposed: Any = None,
+    if_match: Any = None,
+    holder: str | None = None,
 ) -> Lease:
     """Give the lease another id, and make the old one invalid.
 
-    Args and errors are those of :func:`renew` and :func:`acquire`.
+    Args and errors are those of :func:`renew` and :func:`acquire`. ``holder`` takes the place of
+    the label of before.
     """
     session, place = _of(session, of, "change")
+    holder = read_holder(holder, "change")
     new = new_id() if proposed in (None, "") else read_id(proposed, "change")
-    return _held(session, place, "change", _id(of, lease, "change"), if_match, {_NEW: new})
+    return _held(
+        session, place, "change", _id(of, lease, "change"), if_match, {_NEW: new, _HOLDER: holder}
+    )
 
 
 def release(session: Session, of: Any, lease: Any = None, *, if_match: Any = None) -> None:
@@ -131,7 +153,7 @@ def break_(session: Session, of: Any, *, after: Any = None, if_match: Any = None
 
 
 def look(session: Session, of: Any) -> LeaseState:
-    """Return the public state of the lease: its state, end and number. It locks nothing.
+    """Return the public state of the lease: its state, end, number and holder. It locks nothing.
 
     Raises:
         NotFound: there is no such row.
@@ -235,7 +257,7 @@ def _sent(
     connection: sa.Connection, place: Place, call: str, statement: sa.Update, params: dict[str, Any]
 ) -> Mapping[str, Any] | None:
     """Send the UPDATE; return the columns of the lease, or ``None`` if no row was written."""
-    result = execute_unguarded(connection, statement, params)
+    result = execute_on_lease(connection, place.columns, statement, params)
     return _answer(result, connection, place, call, params.get(_NEW, params.get(_MINE)))
 
 
@@ -295,6 +317,7 @@ def _acquiring(columns: LeaseColumns, place: Place) -> tuple[sa.ColumnElement[bo
         (columns.until, _end(columns, length)),
         (columns.length, length),
         (columns.fence, columns.fence + 1),
+        (columns.holder, _param(_HOLDER, columns.holder.type)),
         (columns.id, mine),
     ]
     return sa.or_(columns.free(), again), values
@@ -315,11 +338,12 @@ def _changing(columns: LeaseColumns, place: Place) -> tuple[sa.ColumnElement[boo
         columns.until > columns.clock,
     )
     fence = sa.case((columns.id == new, columns.fence), else_=columns.fence + 1)
-    return where, [(columns.fence, fence), (columns.id, new)]
+    holder = _param(_HOLDER, columns.holder.type)
+    return where, [(columns.fence, fence), (columns.holder, holder), (columns.id, new)]
 
 
 def _releasing(columns: LeaseColumns, place: Place) -> tuple[sa.ColumnElement[bool], Values]:
-    nothing = [columns.since, columns.until, columns.length, columns.id]
+    nothing = [columns.since, columns.until, columns.length, columns.holder, columns.id]
     return columns.id == _param(_MINE, LEASE_ID), [(one, sa.null()) for one in nothing]
 
 
@@ -334,7 +358,11 @@ def _breaking(columns: LeaseColumns, place: Place) -> tuple[sa.ColumnElement[boo
         else_=columns.until,
     )
     where = sa.and_(columns.id.is_not(None), columns.until.is_not(None))
-    return where, [(columns.until, end), (columns.length, sa.null())]
+    return where, [
+        (columns.until, end),
+        (columns.length, sa.null()),
+        (columns.holder, sa.null()),
+    ]
 
 
 _PLANS: dict[str, Any] = {
@@ -363,7 +391,8 @@ def _refusal_of(
     public = (place.what, now.state, now.since, now.until, 409)
     if call == "acquire":
         leased = now.state == "leased" and row["lease_id"] != mine
-        return LeaseHeld(*public) if leased or now.state == "breaking" else None
+        held = leased or now.state == "breaking"
+        return LeaseHeld(*public, holder=now.holder) if held else None
     if call == "break_":
         return LeaseLost(*public) if now.state == "available" else None
     if now.state == "available" or row["lease_id"] in (mine, given.get(_NEW)):

@@ -29,8 +29,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, Protocol
 
-from sqlalchemy import ColumnElement
+from sqlalchemy import ColumnElement, String
 
+from optilock.columns.values import can_hold
 from optilock.errors import BadPrecondition, ConfigurationError
 from optilock.tokens.sql_functions import ServerTime
 
@@ -70,6 +71,9 @@ class LeaseState:
     until: datetime | None = None
     #: Seconds until it has no holder any more; ``None``: it is endless.
     seconds: float | None = 0.0
+    #: The label of the holder, or of the last one; ``None``: it gave none, the lease was broken, or
+    #: it is available. It is public.
+    holder: str | None = None
 
 
 def state_of(row: Any) -> LeaseState:
@@ -82,9 +86,10 @@ def state_of(row: Any) -> LeaseState:
         state: State = "breaking" if left else "broken"
     else:
         state = "leased" if left else "expired"
+    fence, holder = row["lease_fence"], row["lease_holder"]
     if until >= FAR:
-        return LeaseState(state, row["lease_fence"], since, None, None)
-    return LeaseState(state, row["lease_fence"], since, until, left)
+        return LeaseState(state, fence, since, None, None, holder)
+    return LeaseState(state, fence, since, until, left, holder)
 
 
 def lease_from(of: Any, row: Any) -> Lease:
@@ -117,6 +122,27 @@ def read_id(given: object, call: str) -> uuid.UUID:
         f"{call}() got no id of a lease: send the 32 hexadecimal digits as they were received, with"
         " or without hyphens. Nothing was sent."
     ) from None
+
+
+#: Characters of a holder's label.
+LONGEST_HOLDER = 200
+
+
+def read_holder(given: object, call: str) -> str | None:
+    """Return the holder's label that was given.
+
+    Raises:
+        ConfigurationError: it is not a text that every database keeps as it is.
+    """
+    if given is None:
+        return None
+    if isinstance(given, str) and given and can_hold(given, String(LONGEST_HOLDER)):
+        return str.__str__(given)  # of a text that is an enum, its value
+    raise ConfigurationError(
+        f"leases.{call}() takes as holder= a text of 1 to {LONGEST_HOLDER} characters without NUL"
+        " and half surrogates, or None. It is public: name a person, a host or a process, and no"
+        " secret. Nothing was sent."
+    )
 
 
 #: The end of an endless lease. No server makes it another day in its own time zone.

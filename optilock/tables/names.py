@@ -104,7 +104,11 @@ def _of_leases() -> list[sa.Column[Any]]:
     ]
 
 
-leases = sa.Table(_LEASES, _lease_metadata, *_of_leases())
+def _label() -> sa.Column[Any]:
+    return sa.Column("lease_holder", exact_text())
+
+
+leases = sa.Table(_LEASES, _lease_metadata, *_of_leases(), _label())
 
 
 def _create_leases(op: Any, schema: str | None) -> None:
@@ -115,7 +119,19 @@ def _drop_leases(op: Any, schema: str | None) -> None:
     op.drop_table(_LEASES, schema=schema)
 
 
-LEASES = TableSet("leases", _lease_metadata, (Step(_create_leases, _drop_leases),))
+def _add_label(op: Any, schema: str | None) -> None:
+    op.add_column(_LEASES, _label(), schema=schema)
+
+
+def _drop_label(op: Any, schema: str | None) -> None:
+    op.drop_column(_LEASES, "lease_holder", schema=schema)
+
+
+LEASES = TableSet(
+    "leases",
+    _lease_metadata,
+    (Step(_create_leases, _drop_leases), Step(_add_label, _drop_label)),
+)
 
 # -- shares ----------------------------------------------------------------------------------------
 

@@ -535,11 +535,13 @@ def leased(session: Session, given: Engine) -> None:
     assert_type(lease, leases.Lease)
     assert_type(lease.fence, int | None)
     assert_type(leases.renew(session, lease), leases.Lease)
+    leases.change(session, leases.acquire(session, (Leased, 1), 30, holder="ada"), holder=None)
+    assert_type(leases.look(session, (Leased, 1)).holder, str | None)
     assert_type(leases.look(session, leases.Name("import")), leases.LeaseState)
     assert_type(leases.break_(session, (Leased, 1), after=5), leases.LeaseState)
     assert_type(leases.read(session, Leased, 1, str(lease.id)), Leased | None)
     leases.use(session, lease)
-    with leases.lease(given, (Leased, 1), 30, on_lost=print) as held:
+    with leases.lease(given, (Leased, 1), 30, on_lost=print, holder="ada") as held:
         assert_type(held, leases.Held)
         assert_type(held.lost, leases.LeaseLost | None)
         with UnitOfWork(given, parts=[held, leases.Under(lease)]):

@@ -19,7 +19,7 @@ from optilock.mapped import facts
 from optilock.tokens import CompareValues, RowVersion
 from optilock.versioned import expected_tables
 
-COLUMNS = ["lease_id", "lease_since", "lease_until", "lease_length", "lease_fence"]
+COLUMNS = ["lease_id", "lease_since", "lease_until", "lease_length", "lease_fence", "lease_holder"]
 
 
 def base() -> Any:

@@ -395,6 +395,13 @@ def test_openapi_names_the_answers_of_a_route_with_an_idempotency_key() -> None:
     assert 422 not in {*fastapi.responses("POST"), *litestar.responses("POST")}
 
 
+def test_e4_a_client_is_not_shown_the_holder() -> None:
+    """E4: the label is for programs that use the leases; a route shows it if it wants to."""
+    problem = problem_of(LeaseHeld("Page 7", "leased", holder="ada"))
+    assert problem is not None
+    assert "ada" not in problem.content().decode()
+
+
 def test_f_a_task_queue_that_speaks_json_keeps_the_kind_of_an_error() -> None:
     """FAULTS F, as docs/sessions.md has it: of class and text no error can be made again."""
     for error, kind in (
