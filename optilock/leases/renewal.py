@@ -25,7 +25,7 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import StatementError
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, SessionTransaction
 from sqlalchemy.pool import SingletonThreadPool, StaticPool
 
 from optilock import events
@@ -121,8 +121,16 @@ class RenewedPart(Part, Generic[E]):
 
     def refuse_commits_of(self, session: Session) -> None:
         """From here on, refuse to commit what the session has written once this is lost."""
-        session.__dict__.setdefault(_HELD, []).append(self)
+        holds = session.__dict__.setdefault(_HELD, {})
+        for one in [one for one in holds if one.ended_in_time]:
+            del holds[one]
+        holds[self] = None
         add_step("held", _HELD, before_commit=_refuse_lost)
+
+    @property
+    def ended_in_time(self) -> bool:
+        """Whether its block is over, and it was not lost."""
+        return self._over and self._error is None
 
     def note_renewed(self, began: float) -> None:
         """Note that it lasts for a whole length again, from ``began`` by our own clock.
@@ -131,11 +139,10 @@ class RenewedPart(Part, Generic[E]):
             LeaseLost, HandleLost: it is lost.
         """
         with self._settling:
-            if self._error is None and time.monotonic() >= self._until:
-                self._error = self.silence()
-            if self._error is not None:
-                raise self._error
-            self._until = began + self.length
+            if self._error is None and time.monotonic() < self._until:
+                self._until = began + self.length
+                return
+        raise self.note_lost(self.silence())
 
     def note_lost(self, error: E) -> E:
         """Note that it is lost; return the first error that has said so."""
@@ -301,9 +308,19 @@ _HELD = "_optilock_held"
 
 
 def _refuse_lost(session: Session) -> None:
-    """Before COMMIT: raise if what the session writes under is known to be lost."""
-    for held in session.__dict__[_HELD]:
+    """Before COMMIT: raise if what the session writes under is known to be lost.
+
+    One transaction is refused. A later one cannot write under it: its UPDATE would find no row.
+    """
+    holds: dict[Any, SessionTransaction | None] = session.__dict__[_HELD]
+    running = session.get_transaction()
+    for held, refused in list(holds.items()):
+        if refused is not None and refused is not running:
+            del holds[held]
+            continue
+        holds[held] = running
         held.refuse_lost()
+        holds[held] = None
 
 
 def _hide_parameters(error: Exception) -> None:

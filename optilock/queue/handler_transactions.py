@@ -10,11 +10,9 @@ the handler can store nothing: each of its statements, and its COMMIT, raises an
 from __future__ import annotations
 
 import logging
-from contextlib import suppress
 from typing import Any
 
 from sqlalchemy import Connection
-from sqlalchemy.pool import QueuePool
 
 from optilock.coroutines import result_of
 from optilock.dialects.queue_sql import HandlerConnection, Messages
@@ -43,6 +41,8 @@ class HandlerTransactions:
     async def end(self, message: Message) -> None:
         """Roll back the transaction of a handler that has not returned in time."""
         given = self._open.pop(message.receipt, None)
+        if given is None:  # it has no transaction yet, or none that this worker knows
+            return
         token = token_of(message.id, message.receipt)
 
         def work(connection: Connection) -> None:
@@ -58,12 +58,4 @@ class HandlerTransactions:
                 self._queue.name,
                 type(error).__name__,
             )
-        if given is not None:
-            _leave_pool(given.connection)
-
-
-def _leave_pool(connection: Connection) -> None:
-    """Give the connection's place back to the pool: a handler that hangs would keep it for ever."""
-    with suppress(Exception):  # the handler has closed it in the meantime
-        if not connection.closed and isinstance(connection.engine.pool, QueuePool):
-            connection.detach()
+        given.leave_pool()

@@ -226,17 +226,21 @@ class Conditions:
     def tag_of(self, obj: object) -> str:
         """Return the ETag of a loaded row, as this application makes it.
 
-        It flushes what its session has not written yet, because the answer has the new values. An
-        ``AsyncSession`` cannot be flushed here: ``await session.flush()`` before.
+        A request that writes flushes what its session has not written yet, because the answer has
+        the new values; not under ``no_autoflush``. An ``AsyncSession`` cannot be flushed here:
+        ``await session.flush()`` before. For a GET it is the tag of the values that were read.
 
         Raises:
             ConfigurationError: :func:`optilock.etag_of` would raise it.
             ConcurrencyError: the flush finds that others have changed a row.
         """
+        if self.method.upper() in _READS:
+            return self.etags.of_values_read(obj)
         state = inspect(obj, raiseerr=False)
         if isinstance(state, InstanceState) and state.async_session is None:
             session = state.session
-            if session is not None and (session.new or session.dirty or session.deleted):
+            unsent = session is not None and (session.new or session.dirty or session.deleted)
+            if session is not None and unsent and session.autoflush:
                 session.flush()
         return self.etags.of(obj)
 

@@ -40,8 +40,9 @@ from sqlalchemy import Engine, create_engine, func, insert, select
 from sqlalchemy.exc import DBAPIError, PendingRollbackError
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sessionmaker
 
-from optilock import CommitOutcomeUnknown, UnitOfWork, Versioned, is_transient, leases, watch
+from optilock import UnitOfWork, Versioned, is_transient, leases, watch
 from optilock.dialects import database_of
+from optilock.errors import CommitOutcomeUnknown
 from optilock.leases import Leasable, LeaseHeld, LeaseLost, LeasePolicy
 from optilock.leases.names import place_of_row
 from optilock.tokens.sql_functions import ServerTime

@@ -61,10 +61,12 @@ class MariaDBMessages(Messages):
         receipt: UUID | None,
     ) -> None:
         """Kill its connection; on another server its number would be that of another one."""
-        if handler is None or handler.connection.closed:
+        if handler is None:
             return
+        handler.leave_pool()  # or it may be another user's by the time of KILL
         thread, *server = handler.known
-        if server == list(connection.exec_driver_sql(_WHO).one()[1:]):
+        here = list(connection.exec_driver_sql(_WHO).one()[1:])
+        if server == here and not handler.connection.closed:
             connection.exec_driver_sql(f"KILL {int(thread)}")
 
     # -- locks -----------------------------------------------------------------------------------

@@ -8,13 +8,14 @@ What begins now (a time out) begins at :class:`~optilock.tokens.timestamp.Server
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
+from sqlalchemy.pool import QueuePool
 
 from optilock.tables.queue import RECEIPT, MessageTables
 from optilock.tokens.sql_functions import ServerTime, StatementTime, add_milliseconds
@@ -48,6 +49,15 @@ class HandlerConnection:
 
     connection: sa.Connection
     known: Any = None
+
+    def leave_pool(self) -> None:
+        """Give its place back to the pool: a handler that hangs would keep it for ever.
+
+        After that, no other user of the pool can get this connection.
+        """
+        with suppress(Exception):  # the handler has closed it in the meantime
+            if not self.connection.closed and isinstance(self.connection.engine.pool, QueuePool):
+                self.connection.detach()
 
 
 #: An attribute of an error: it came before COMMIT was sent.

@@ -190,6 +190,8 @@ def guard_class(cls: type[Session]) -> None:
     cls.expire_all = guarded_expire_all(cls.expire_all)  # type: ignore[method-assign]
     for name in ("execute", "scalar", "scalars"):
         setattr(cls, name, guarded_execute(getattr(cls, name)))
+    if getattr(getattr(cls, "exec", None), "__module__", "").startswith("sqlmodel."):
+        setattr(cls, "exec", exec_of_sqlmodel)  # noqa: B010
     cls.bulk_save_objects = guarded_bulk_save(  # type: ignore[method-assign]
         cls.bulk_save_objects
     )
@@ -201,6 +203,17 @@ def guard_class(cls: type[Session]) -> None:
     )
     add_step("guard", RECORD_KEY, begin=begin_ahead_of_listeners, before_flush=before_flush)
     listen_to_class(cls, **LISTENERS)
+
+
+def exec_of_sqlmodel(self: Any, statement: Any, **options: Any) -> Any:
+    """SQLModel's ``Session.exec``, whose own calls SQLAlchemy's ``execute`` past the guarded one.
+
+    ``AsyncSession.exec`` calls it, too.
+    """
+    from sqlmodel.sql.expression import SelectOfScalar
+
+    results = self.execute(statement, **options)
+    return results.scalars() if isinstance(statement, SelectOfScalar) else results
 
 
 # -- classes with SQLAlchemy's own version_id_col --------------------------------------------------

@@ -68,6 +68,7 @@ from optilock.mapping.tables import (
     versioned_tables,
 )
 from optilock.undocumented.statements import (
+    MappersCache,
     is_of_the_orm,
     is_ordered,
     names_set_by,
@@ -224,7 +225,8 @@ def _names_of_class(statement: Any, version: Column[Any]) -> tuple[str, str] | N
 
 def _is_of_mappers(context: Any) -> bool:
     """Return whether the unit of work sends it, or an UPDATE by primary key."""
-    return "compiled_cache" in getattr(context, "execution_options", {})
+    options = getattr(context, "execution_options", {})
+    return type(options.get("compiled_cache")) is MappersCache
 
 
 def _is_from_orm(statement: Any, context: Any) -> bool:

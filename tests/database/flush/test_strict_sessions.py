@@ -27,6 +27,9 @@ from sqlalchemy.orm import (
     relationship,
     sessionmaker,
 )
+from sqlmodel import Field, SQLModel
+from sqlmodel import Session as SQLModelSession
+from sqlmodel import select as sqlmodel_select
 
 from optilock import (
     AsyncUnitOfWork,
@@ -481,3 +484,26 @@ def test_who_does_not_ask_pays_nothing(engine, rows):
     assert not [
         f for f, name in called if f.endswith("watched/statements/strict_mode.py") or name in names
     ]
+
+
+class Hero(Versioned, SQLModel, table=True):
+    __tablename__ = "strict_heroes"
+    id: int | None = Field(default=None, primary_key=True)
+    n: int = 0
+
+
+def test_exec_of_sqlmodel_is_strict_too(engine):
+    """B1: it calls SQLAlchemy's execute() past that of the watched class."""
+    SQLModel.metadata.create_all(engine, [SQLModel.metadata.tables["strict_heroes"]])
+    sessions = watch(sessionmaker(engine, class_=SQLModelSession), strict=True)
+    with sessions() as session:
+        session.add(Hero(id=1))
+        session.commit()
+        for statement in (update(Hero).values(n=1), text("UPDATE strict_heroes SET n = 1")):
+            with pytest.raises(UnguardedStatement):
+                session.exec(statement)
+        hero = session.exec(sqlmodel_select(Hero)).one()
+        assert (hero.id, hero.n) == (1, 0)
+        session.exec(update(Hero).where(unchanged(hero)).values(n=2))
+        assert session.exec(sqlmodel_select(Hero.n, Hero.id)).all() == [(2, 1)]
+    SQLModel.metadata.drop_all(engine, [SQLModel.metadata.tables["strict_heroes"]])

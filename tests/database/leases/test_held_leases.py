@@ -428,6 +428,37 @@ def test_b9_a_unit_that_learns_of_it_inside_is_rolled_back(desks: Engine) -> Non
     assert text == ""
 
 
+def test_b9_a_session_goes_on_after_one_refused_transaction(desks: Engine) -> None:
+    """A later transaction of it has nothing to do with what was lost."""
+    session = watch(sessionmaker(desks))()
+    with pytest.raises(LeaseLost), leases.lease(desks, (Desk, 1), 60) as held:
+        held.use(session)
+        session.get_one(Desk, 1).text = "in time"
+        session.commit()
+        session.get_one(Desk, 1).text = "late"
+        session.flush()
+        held.note_lost(held.silence())
+        with pytest.raises(LeaseLost):
+            session.commit()
+        session.rollback()
+    session.get_one(Desk, 2).text = "other"
+    session.commit()
+    assert stored_text(desks) == "in time"
+    for _ in range(3):
+        with leases.lease(desks, (Desk, 2), 60) as held:
+            held.use(session)
+    assert list(session.__dict__["_optilock_held"]) == [held]
+
+
+def test_a_renewal_whose_answer_comes_too_late_is_heard_as_lost(desks: Engine) -> None:
+    heard: list[Any] = []
+    with events.listening(heard.append):
+        with pytest.raises(LeaseLost), leases.lease(desks, (Desk, 1), 60) as held:
+            held._until = time.monotonic()
+            held.note_renewed(time.monotonic())
+        assert [type(one) for one in heard].count(events.Lost) == 1
+
+
 def test_b9_an_error_of_a_unit_says_it_too(desks: Engine) -> None:
     with pytest.raises(LeaseLost), leases.lease(desks, (Desk, 1), 60) as held:
         with Session(desks) as session, session.begin():

@@ -10,9 +10,11 @@ from sqlalchemy.ext.asyncio import async_sessionmaker
 from optilock import ConfigurationError, etag_of, watch
 from optilock.preconditions.entity_tags import ETags
 from optilock.statements import touch
+from optilock.testing import count_statements
 from optilock.web.conditions import Conditions
 from tests.support.models import Account, Page
 
+WRITES = [("If-Match", "*")]
 SIGNED = ETags(keys=["a secret of 16 bytes, or more"])
 
 
@@ -58,7 +60,7 @@ def test_what_moves_no_version_leaves_the_tag(rows, watched):
 
 def test_a_response_has_the_tag_of_the_values_in_it(rows, watched):
     """B5: ``tag_of`` of a request's conditions flushes, whatever the framework."""
-    conditions = Conditions.of("GET", [])
+    conditions = Conditions.of("PUT", WRITES)
     session = watched()
     row = session.get_one(Account, 1)
     row.owner = "Eve"
@@ -78,9 +80,24 @@ async def test_an_async_session_has_to_be_flushed_before(async_engine):
         await session.flush()
         row = await session.get_one(Account, 1)
         row.owner = "Eve"
-        conditions = Conditions.of("GET", [])
+        conditions = Conditions.of("PUT", WRITES)
         with pytest.raises(ConfigurationError, match="flush"):
             conditions.tag_of(row)
         await session.flush()
         assert conditions.tag_of(row) == etag_of(row)
     await async_engine.dispose()
+
+
+def test_a_read_writes_nothing_and_has_the_tag_of_what_was_read(rows, watched, engine):
+    """B5: a route changes an object for its answer alone, and its session is closed."""
+    session = watched()
+    row = session.get_one(Account, 1)
+    before = etag_of(row)
+    row.owner = row.owner.upper()
+    session.add(Page(id=1))  # unfinished
+    with count_statements(engine) as sent:
+        assert Conditions.of("GET", []).tag_of(row) == before
+    assert sent.count == 0
+    written = Conditions.of("PUT", WRITES)
+    with session.no_autoflush, pytest.raises(ConfigurationError, match="flush"):
+        written.tag_of(row)

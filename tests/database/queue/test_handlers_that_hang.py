@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from sqlalchemy import func, insert, select
+from sqlalchemy import func, insert, select, text
 from sqlalchemy.ext.asyncio import async_sessionmaker
 from sqlalchemy.orm import sessionmaker
 
@@ -199,3 +199,24 @@ def test_a_task_that_does_not_end_when_it_is_cancelled(async_engine, sync, runne
             assert effects(ours, sync) == 2
 
     runner.run(story())
+
+
+@pytest.mark.engines("postgresql", "mariadb")
+def test_a_transaction_that_is_no_handlers_is_never_ended(queue, hang):
+    """E2: another program has locked the message of a handler without a transaction."""
+    begun = threading.Event()
+
+    def handle(message: Message) -> None:
+        begun.set()
+        hang.wait(30)
+
+    queue.send("hangs")
+    worker = queue.worker(handle, timeout=0.3, retry=lambda receives: 30.0, grace=0.1)
+    with Running(worker), queue.engine.connect() as other:
+        assert begun.wait(20)
+        locked = select(queue.tables.messages.c.id).with_for_update()
+        process = other.scalar(text("SELECT 1"))
+        other.execute(locked).all()
+        until(lambda: not worker._held.running, 20)
+        assert other.scalar(text("SELECT 1")) == process
+        other.rollback()

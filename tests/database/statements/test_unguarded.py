@@ -204,3 +204,12 @@ def test_an_update_of_several_tables_is_found_for_each_of_them(rows, engine):
         with pytest.raises(UnguardedStatement, match="UPDATE of accounts"):
             connection.execute(several.values({tags.c.name: "x", ACCOUNTS.c.owner: "x"}))
         connection.execute(several.values({tags.c.name: ACCOUNTS.c.owner}))
+
+
+def test_an_option_of_the_programs_own_switches_nothing_off(store, engine):
+    store(Account(id=1))
+    guard_statements(engine, "forbid")
+    statement = update(Account.__table__).values(owner="mine")
+    for cache in (None, {}):
+        with engine.connect() as connection, pytest.raises(UnguardedStatement):
+            connection.execution_options(compiled_cache=cache).execute(statement)
