@@ -82,11 +82,11 @@ def test_two_people_edit_and_delete_the_same_rows(tmp_path: Path) -> None:
         for box in bob.locator(".select-box").all():
             box.check()
         delete(bob, several=True)
-        bob.locator("#conflict").wait_for()
+        bob.locator("#conflict").wait_for(timeout=60_000)
         assert "Deleted: 2, 3." in bob.locator("#conflict").text_content()
         assert titles(engine) == {1: "Ada's"}
         bob.goto("/admin/book/details/1")
         delete(bob)
-        bob.wait_for_url("**/admin/book/list*")
+        bob.wait_for_url("**/admin/book/list*", timeout=60_000)
         assert titles(engine) == {}
     engine.dispose()
