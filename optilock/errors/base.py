@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 E = TypeVar("E", bound=BaseException)
@@ -114,3 +116,26 @@ def short_text(value: object) -> str:
         return f"an object of {type(value).__name__} that is too long to show"
     rest = len(text) - _LONGEST
     return text if rest <= 0 else f"{text[:_LONGEST]}... ({rest} more characters)"
+
+
+@contextmanager
+def extra(name: str) -> Iterator[None]:
+    """Import a package in this block; name its extra if it is not installed.
+
+    ::
+
+        with extra("flask"):
+            from flask import Flask
+
+    Raises:
+        ModuleNotFoundError: the package is not installed.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as missing:
+        package = (missing.name or name).split(".")[0]
+        raise ModuleNotFoundError(
+            f"optilock's part for {name} needs {package}, which is not installed:"
+            f' pip install "optilock[{name}]"',
+            name=missing.name,
+        ) from missing

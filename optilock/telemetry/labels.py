@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from typing import Any
 
 from optilock.errors import Entry
@@ -23,21 +22,3 @@ def count_labels(entries: Iterable[Entry[Any]]) -> Counter[Labels]:
 def name_of(error: BaseException) -> str:
     """Return the name of the error's class; its message may have values."""
     return type(error).__qualname__
-
-
-@contextmanager
-def extra(name: str) -> Iterator[None]:
-    """Import a package in this block; name its extra if it is not installed.
-
-    Raises:
-        ModuleNotFoundError: the package is not installed.
-    """
-    try:
-        yield
-    except ModuleNotFoundError as missing:
-        package = (missing.name or name).split(".")[0]
-        raise ModuleNotFoundError(
-            f"Telemetry for {name} needs {package}, which is not installed:"
-            f' pip install "optilock[{name}]"',
-            name=missing.name,
-        ) from missing

@@ -21,7 +21,8 @@ from sqlalchemy.orm import Session
 
 from optilock import events
 from optilock.errors import ConfigurationError, Entry
-from optilock.telemetry.labels import SECONDS, Labels, count_labels, extra, name_of
+from optilock.errors.base import extra
+from optilock.telemetry.labels import SECONDS, Labels, count_labels, name_of
 from optilock.unit import parts
 from optilock.unit.parts import StandingPart
 from optilock.unit.running_units import attempt_number

@@ -16,7 +16,8 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from optilock import events
-from optilock.telemetry.labels import SECONDS, count_labels, extra, name_of
+from optilock.errors.base import extra
+from optilock.telemetry.labels import SECONDS, count_labels, name_of
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry

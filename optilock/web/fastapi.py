@@ -42,11 +42,12 @@ from typing import Annotated, Any
 
 from optilock import UnitOfWork
 from optilock.errors import ConfigurationError
+from optilock.errors.base import extra
 from optilock.preconditions.entity_tags import PLAIN
 from optilock.web.conditions import IF_MATCH, IF_NONE_MATCH, STRICT, Policy, openapi_responses
 from optilock.web.conditions import Conditions as _Conditions
 from optilock.web.problems import ERRORS
-from optilock.web.units import Depend, extra, session_of_request, sync_session
+from optilock.web.units import Depend, session_of_request, sync_session
 
 with extra("fastapi"):
     from anyio import CancelScope, CapacityLimiter, to_thread

@@ -35,12 +35,12 @@ from typing import Any
 
 from optilock.conditions.request import Request, register_finder
 from optilock.errors import ConfigurationError
+from optilock.errors.base import extra
 from optilock.exactly_once import Once
 from optilock.preconditions.entity_tags import PLAIN, ETags
 from optilock.web.conditions import STRICT, Conditions, Policy
 from optilock.web.keys import once_of
 from optilock.web.problems import ERRORS, MEDIA_TYPE, OF_VALUES, problem_of
-from optilock.web.units import extra
 
 with extra("flask"):
     from flask import Flask, Response, current_app, has_request_context, request

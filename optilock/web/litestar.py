@@ -39,6 +39,7 @@ from typing import Annotated, Any
 
 from optilock.conditions.request import serving
 from optilock.dialects import unwrapped_errors
+from optilock.errors.base import extra
 from optilock.preconditions.entity_tags import PLAIN, ETags
 from optilock.web.conditions import (
     ANSWERS,
@@ -53,7 +54,7 @@ from optilock.web.conditions import (
 from optilock.web.conditions import Conditions as _Conditions
 from optilock.web.keys import once_of_request as once_of
 from optilock.web.problems import ERRORS, MEDIA_TYPE, OF_VALUES, problem_of
-from optilock.web.units import extra, session_of_request
+from optilock.web.units import session_of_request
 
 with extra("litestar"):
     from litestar import Request, Response

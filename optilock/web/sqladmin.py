@@ -33,12 +33,12 @@ from typing import Any
 from sqlalchemy import inspect
 
 from optilock.errors import BadPrecondition, ConfigurationError
+from optilock.errors.base import extra
 from optilock.mapped import HINT_ADD_TOKEN, facts
 from optilock.preconditions.entity_tags import ETags
 from optilock.preconditions.forms import FilledForm
 from optilock.preconditions.signed_values import read_seen
 from optilock.watched.guard.installation import watch
-from optilock.web.units import extra
 
 with extra("sqladmin"):
     import sqladmin

@@ -21,6 +21,7 @@ from optilock.errors import (
     ConfigurationError,
     PreconditionRequired,
 )
+from optilock.errors.base import extra
 from optilock.mapped import facts
 from optilock.preconditions.client_values import reason_to_refuse
 from optilock.preconditions.entity_tags import ETags
@@ -29,7 +30,6 @@ from optilock.preconditions.forms import EditForm, FilledForm
 from optilock.preconditions.signed_values import read_seen
 from optilock.resolvers.rules import merge_fields
 from optilock.serialize import last_change
-from optilock.web.units import extra
 
 with extra("sqladmin"):
     import sqladmin

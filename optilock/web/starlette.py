@@ -33,11 +33,11 @@ from collections.abc import Awaitable, Callable
 from optilock.conditions.request import Request as Served
 from optilock.conditions.request import serving
 from optilock.dialects import unwrapped_errors
+from optilock.errors.base import extra
 from optilock.preconditions.entity_tags import PLAIN, ETags
 from optilock.web.conditions import STRICT, Conditions, Policy
 from optilock.web.keys import once_of_request as once_of
 from optilock.web.problems import ERRORS, MEDIA_TYPE, OF_VALUES, Problem, problem_of
-from optilock.web.units import extra
 
 with extra("starlette"):
     from starlette.requests import Request

@@ -12,7 +12,6 @@ conflict there would be a broken 200.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import contextmanager
 from typing import Any
 
 from sqlalchemy.orm import scoped_session
@@ -74,26 +73,3 @@ def _marked(depend: Depend, options: Mapping[str, Any]) -> Depend:
 
 
 # -- frameworks that are not installed -------------------------------------------------------------
-
-
-@contextmanager
-def extra(name: str) -> Iterator[None]:
-    """Import a framework in this block; name its extra if it is not installed.
-
-    ::
-
-        with extra("flask"):
-            from flask import Flask
-
-    Raises:
-        ModuleNotFoundError: the framework is not installed.
-    """
-    try:
-        yield
-    except ModuleNotFoundError as missing:
-        package = (missing.name or name).split(".")[0]
-        raise ModuleNotFoundError(
-            f"The web layer for {name} needs {package}, which is not installed:"
-            f' pip install "optilock[{name}]"',
-            name=missing.name,
-        ) from missing

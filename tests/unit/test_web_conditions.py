@@ -136,7 +136,7 @@ except ModuleNotFoundError as missing:
 """
     done = run(program, without=[name])
     said = f'{name}, which is not installed: pip install "optilock[{name}]"'
-    assert done.stdout.startswith(f"The web layer for {name} needs {said}"), done.stderr
+    assert done.stdout.startswith(f"optilock's part for {name} needs {said}"), done.stderr
 
 
 def test_the_rest_of_the_layer_needs_no_framework() -> None:
