@@ -9,7 +9,7 @@ from typing import NoReturn
 import rich_click as click
 from sqlalchemy.exc import SQLAlchemyError
 
-from optilock.dialects.engines import engine_of, require_answer
+from optilock.dialects.engines import open_engine
 from optilock.errors import ConfigurationError, OptilockError
 from optilock.exactly_once.retention import purge as delete_old
 
@@ -26,14 +26,10 @@ def purge(url: str, tokens: float, keys: float, batch: int, batches: int | None)
     After that, a call with a deleted key runs again.
     """
     try:
-        engine = engine_of(url)
-        try:
-            require_answer(engine)
+        with open_engine(url) as engine:
             deleted = delete_old(
                 engine, timedelta(hours=tokens), timedelta(days=keys), batch=batch, batches=batches
             )
-        finally:
-            engine.dispose()
     except ConfigurationError as error:
         _end(2, str(error))
     except OptilockError as error:

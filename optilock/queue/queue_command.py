@@ -21,7 +21,7 @@ from rich.text import Text
 from sqlalchemy import Engine
 from sqlalchemy.exc import SQLAlchemyError
 
-from optilock.dialects.engines import engine_of, require_answer
+from optilock.dialects.engines import open_engine
 from optilock.errors import ConfigurationError, OptilockError
 from optilock.queue.messages import MOST, Message
 from optilock.queue.queue import Queue
@@ -138,12 +138,8 @@ def _queue(given: dict[str, Any], name: str, tenant: str, dead: str | None) -> I
 def _engine(url: str) -> Iterator[Engine]:
     """Give an engine; an error in the block ends the program with its exit code."""
     try:
-        engine = engine_of(url)
-        try:
-            require_answer(engine)
+        with open_engine(url) as engine:
             yield engine
-        finally:
-            engine.dispose()
     except ConfigurationError as error:
         _end(2, str(error))
     except OptilockError as error:

@@ -13,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from sqlalchemy import Engine
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
-from optilock.dialects.engines import engine_of, require_answer
+from optilock.dialects.engines import open_engine
 from optilock.errors import ConfigurationError, OptilockError
 from optilock.rollout.dry import dry_run as statements_of
 from optilock.rollout.fill import SHARE, pace_of
@@ -85,7 +85,7 @@ def migrate(
         if dry_run and abort:
             raise ConfigurationError("--dry-run shows a roll-out, and --abort takes one back.")
         pace_of(**pace)  # also for what is only shown
-        with _reached(url) as engine:
+        with open_engine(url) as engine:
             if dry_run:
                 lines = statements_of(engine, table, batch=batch, **named, **triggers)
                 _show(table, column, lines)
@@ -110,16 +110,6 @@ def _exit_codes() -> Iterator[None]:
         _end(1, f"The database failed: {first_line}")
     except KeyboardInterrupt:
         _end(1, "Interrupted. What was done stays done; the same command goes on from here.")
-
-
-@contextmanager
-def _reached(url: str) -> Iterator[Engine]:
-    engine = engine_of(url)
-    try:
-        require_answer(engine)
-        yield engine
-    finally:
-        engine.dispose()
 
 
 def _rolled_out(engine: Engine, table: str, **options: Any) -> Report:
