@@ -17,11 +17,12 @@ from __future__ import annotations
 
 import logging
 import sys
-import threading
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
 
 from optilock import events
+from optilock.telemetry.switch import Switch
 
 __all__ = ["LEVELS", "instrument", "uninstrument"]
 
@@ -42,25 +43,25 @@ LEVELS = {
 _RENAMED = {"name": "unit", "message": "message_id"}
 _NAME = "optilock.events"
 _log = logging.getLogger(_NAME)
-_changing = threading.Lock()
-_installed: list[Callable[[events.Event], None]] = []
+_switch = Switch()
 
 
 def instrument() -> None:
     """Log events from here on; a second call changes nothing."""
-    with _changing:
-        if not _installed:
-            structlog = sys.modules.get("structlog")  # installed, and used by the program
-            configured = structlog is not None and structlog.is_configured()
-            _installed.append(_to_structlog(structlog) if configured else _to_logging)
-            events.listen(_installed[0])
+    _switch.on(_install)
 
 
 def uninstrument() -> None:
     """Log nothing from here on."""
-    with _changing:
-        while _installed:
-            events.unlisten(_installed.pop())
+    _switch.off()
+
+
+def _install(undo: ExitStack) -> None:
+    structlog = sys.modules.get("structlog")  # installed, and used by the program
+    configured = structlog is not None and structlog.is_configured()
+    listener = _to_structlog(structlog) if configured else _to_logging
+    events.listen(listener)
+    undo.callback(events.unlisten, listener)
 
 
 def _level(event: events.Event) -> int:

@@ -13,8 +13,8 @@ that is current. ``docs/telemetry.md`` lists the metrics.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy.orm import Session
@@ -23,6 +23,7 @@ from optilock import events
 from optilock.errors import ConfigurationError, Entry
 from optilock.errors.base import extra
 from optilock.telemetry.labels import SECONDS, Labels, count_labels, name_of
+from optilock.telemetry.switch import Switch
 from optilock.unit import parts
 from optilock.unit.parts import StandingPart
 from optilock.unit.running_units import attempt_number
@@ -38,9 +39,7 @@ _NAME = "optilock"
 _SPAN = "optilock.telemetry.span"
 #: Keys of one span event.
 _MOST_KEYS = 20
-_changing = threading.Lock()
-#: How to take back what was installed.
-_undo: list[Callable[[], None]] = []
+_switch = Switch()
 
 
 def instrument(
@@ -52,6 +51,8 @@ def instrument(
     keys: bool = False,
 ) -> None:
     """Send spans and metrics from here on; a second call changes nothing.
+
+    A call that fails installs nothing.
 
     Args:
         tracer_provider: the process's own by default, as ``meter_provider``.
@@ -69,14 +70,15 @@ def instrument(
     with extra("opentelemetry"):
         from opentelemetry import metrics as metrics_api
         from opentelemetry import trace
-    with _changing:
-        if _undo:
-            return
+
+    def install(undo: ExitStack) -> None:
         if spans:
-            _install_spans(trace.get_tracer(_NAME, tracer_provider=tracer_provider), keys)
+            _install_spans(trace.get_tracer(_NAME, tracer_provider=tracer_provider), keys, undo)
         if metrics:
-            _listen(_Metrics(metrics_api.get_meter(_NAME, meter_provider=meter_provider)))
-        _undo.append(lambda: None)
+            meter = metrics_api.get_meter(_NAME, meter_provider=meter_provider)
+            _listen(_Metrics(meter), undo)
+
+    _switch.on(install)
 
 
 def uninstrument() -> None:
@@ -84,21 +86,19 @@ def uninstrument() -> None:
 
     Spans that are open end with their units.
     """
-    with _changing:
-        while _undo:
-            _undo.pop()()
+    _switch.off()
 
 
-def _listen(listener: Callable[[events.Event], None]) -> None:
+def _listen(listener: Callable[[events.Event], None], undo: ExitStack) -> None:
     events.listen(listener)
-    _undo.append(lambda: events.unlisten(listener))
+    undo.callback(events.unlisten, listener)
 
 
-def _install_spans(tracer: Tracer, keys: bool) -> None:
+def _install_spans(tracer: Tracer, keys: bool, undo: ExitStack) -> None:
     part = Spans(tracer)
     parts.standing = (*parts.standing, part)
-    _undo.append(lambda: _remove(part))
-    _listen(_SpanEvents(keys))
+    undo.callback(_remove, part)
+    _listen(_SpanEvents(keys), undo)
 
 
 def _remove(part: StandingPart) -> None:
@@ -197,8 +197,8 @@ class _Metrics:
         self._attempts = meter.create_histogram(
             "optilock.unit.attempts",
             unit="{attempt}",
-            description="Attempts of a unit of work.",
-            explicit_bucket_boundaries_advisory=(1, 2, 3, 4, 5, 7, 10, 15, 20),
+            description="Attempts of a unit of work that ran more than once.",
+            explicit_bucket_boundaries_advisory=(2, 3, 4, 5, 7, 10, 15, 20),
         )
         self._conflicts = meter.create_counter(
             "optilock.conflicts",
@@ -221,9 +221,10 @@ class _Metrics:
 
     def __call__(self, event: events.Event) -> None:
         match event:
-            case events.Committed(attempts=attempts, seconds=seconds):
-                self._duration.record(seconds, _COMMITTED)
-                self._attempts.record(attempts)
+            case events.Committed():
+                self._duration.record(event.seconds)
+                if event.attempts > 1:  # a second record() for each unit would double the cost
+                    self._attempts.record(event.attempts)
             case events.Conflict(entries=entries):
                 for labels, rows in count_labels(entries).items():
                     self._conflicts.add(rows, _attributes(labels))
@@ -232,14 +233,11 @@ class _Metrics:
                     self._resolutions.add(rows, _attributes(labels))
             case events.Retry(error=error):
                 self._retries.add(1, {"error.type": name_of(error)})
-            case events.Failed(attempts=attempts, seconds=seconds):
-                self._duration.record(seconds, _FAILED)
-                self._attempts.record(attempts)
+            case events.Failed(error=error, attempts=attempts, seconds=seconds):
+                self._duration.record(seconds, {"error.type": name_of(error)})
+                if attempts > 1:
+                    self._attempts.record(attempts)
             case events.Hot(table=table):
                 self._hot.add(1, {"db.collection.name": table})
             case events.Cold(table=table):
                 self._hot.add(-1, {"db.collection.name": table})
-
-
-_COMMITTED = {"optilock.outcome": "committed"}
-_FAILED = {"optilock.outcome": "failed"}

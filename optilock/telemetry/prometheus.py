@@ -12,85 +12,87 @@
 
 from __future__ import annotations
 
-import threading
-from typing import TYPE_CHECKING, Any
+from contextlib import ExitStack, suppress
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from optilock import events
 from optilock.errors.base import extra
 from optilock.telemetry.labels import SECONDS, count_labels, name_of
+from optilock.telemetry.switch import Switch
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
 __all__ = ["instrument", "uninstrument"]
 
-_changing = threading.Lock()
-_installed: list[_Metrics] = []
+M = TypeVar("M")
+_switch = Switch()
 
 
 def instrument(registry: CollectorRegistry | None = None) -> None:
     """Count and measure from here on; a second call changes nothing.
 
+    A call that fails installs nothing.
+
     Raises:
         ModuleNotFoundError: prometheus_client is not installed; the message names the extra.
+        ValueError: the registry has a metric of the same name (raised by prometheus_client).
     """
     with extra("prometheus"):
         import prometheus_client
-    with _changing:
-        if not _installed:
-            metrics = _Metrics(prometheus_client.REGISTRY if registry is None else registry)
-            events.listen(metrics)
-            _installed.append(metrics)
+
+    def install(undo: ExitStack) -> None:
+        metrics = _Metrics(prometheus_client.REGISTRY if registry is None else registry, undo)
+        events.listen(metrics)
+        undo.callback(events.unlisten, metrics)
+
+    _switch.on(install)
 
 
 def uninstrument() -> None:
     """Count nothing from here on, and take the metrics out of the registry."""
-    with _changing:
-        while _installed:
-            metrics = _installed.pop()
-            events.unlisten(metrics)
-            metrics.withdraw()
+    _switch.off()
 
 
 class _Metrics:
     """A listener that counts and measures."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
+    def __init__(self, registry: CollectorRegistry, undo: ExitStack) -> None:
         from prometheus_client import Counter, Histogram
 
-        self._registry = registry
-        self._conflicts = Counter(
-            "optilock_conflicts",
-            "Rows that another transaction had changed first.",
-            ["table", "action", "kind"],
-            registry=registry,
-        )
-        self._resolutions = Counter(
-            "optilock_resolutions",
-            "Conflicting rows that were settled in the same transaction.",
-            ["table"],
-            registry=registry,
-        )
-        self._retries = Counter(
-            "optilock_retries", "Units of work that run again.", ["error"], registry=registry
-        )
-        self._duration = Histogram(
-            "optilock_unit_duration_seconds",
-            "Seconds of a unit of work, stored or failed, all attempts included.",
-            buckets=SECONDS,
-            registry=registry,
-        )
+        def added(metric: M) -> M:
+            undo.callback(_withdraw, registry, metric)
+            return metric
 
-    def withdraw(self) -> None:
-        """Take the metrics out of the registry."""
-        metrics: tuple[Any, ...] = (
-            self._conflicts,
-            self._resolutions,
-            self._retries,
-            self._duration,
+        self._conflicts = added(
+            Counter(
+                "optilock_conflicts",
+                "Rows that another transaction had changed first.",
+                ["table", "action", "kind"],
+                registry=registry,
+            )
         )
-        for metric in metrics:
-            self._registry.unregister(metric)
+        self._resolutions = added(
+            Counter(
+                "optilock_resolutions",
+                "Conflicting rows that were settled in the same transaction.",
+                ["table"],
+                registry=registry,
+            )
+        )
+        self._retries = added(
+            Counter(
+                "optilock_retries", "Units of work that run again.", ["error"], registry=registry
+            )
+        )
+        self._duration = added(
+            Histogram(
+                "optilock_unit_duration_seconds",
+                "Seconds of a unit of work, stored or failed, all attempts included.",
+                buckets=SECONDS,
+                registry=registry,
+            )
+        )
 
     def __call__(self, event: events.Event) -> None:
         match event:
@@ -104,3 +106,9 @@ class _Metrics:
                     self._resolutions.labels(table).inc(rows)
             case events.Retry(error=error):
                 self._retries.labels(name_of(error)).inc()
+
+
+def _withdraw(registry: CollectorRegistry, metric: Any) -> None:
+    """Take a metric out of the registry, if the program has not done so."""
+    with suppress(KeyError):
+        registry.unregister(metric)

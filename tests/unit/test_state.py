@@ -19,7 +19,8 @@ PAGE = PACKAGE.parent / "docs" / "state.md"
 #: Tools of people: what they keep is gone with their command.
 TOOLS = {"__init__", "alembic", "check", "cli", "old_paths", "testing"}
 OURS = re.compile(r"_?optilock[._][\w.]*")
-REGISTRIES = {"WeakKeyDictionary", "WeakValueDictionary", "WeakSet", "ContextVar", "local", "set"}
+WEAK = {"WeakKeyDictionary", "WeakValueDictionary", "WeakSet"}
+REGISTRIES = {*WEAK, "ContextVar", "local", "set", "Switch"}
 CACHES = {"cache", "lru_cache"}
 LISTEN = {"event.listen", "event.listens_for", "sa.event.listen", "sa.event.listens_for"}
 #: Variables that hold objects of SQLAlchemy's.

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 import structlog
 from opentelemetry import trace
-from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics import Histogram, MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import CollectorRegistry, Counter, generate_latest
 from sqlalchemy import Engine, create_engine
 from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sessionmaker
@@ -135,11 +135,8 @@ def test_metrics_have_their_names_units_and_attributes(engine, telemetry):
     events.emit(lambda: events.Hot("telemetry_safes", (SECRET,), 0.5, 2, "reason"))
 
     assert telemetry.points() == {
-        "optilock.unit.duration": [
-            ({"optilock.outcome": "committed"}, 2),
-            ({"optilock.outcome": "failed"}, 1),
-        ],
-        "optilock.unit.attempts": [({}, 3)],
+        "optilock.unit.duration": [({}, 2), ({"error.type": "LookupError"}, 1)],
+        "optilock.unit.attempts": [({}, 1)],
         "optilock.conflicts": [(ROW, 2)],
         "optilock.resolutions": [(ROW, 1)],
         "optilock.retries": [({"error.type": "ConcurrencyError"}, 1)],
@@ -223,6 +220,17 @@ def test_statements_of_async_units_are_inside_of_the_span_and_none_is_left(tmp_p
     first, second = telemetry.exporter.get_finished_spans()
     assert inside[0].get_span_context() == first.get_span_context()
     assert (first.status.is_ok, second.status.is_ok) == (True, False)
+
+
+def test_a_unit_that_runs_once_is_one_measurement(engine, telemetry, monkeypatch):
+    """B4: half of the cost of a unit's metrics was a second call of the SDK."""
+    opentelemetry.instrument(**telemetry.providers, spans=False)
+    calls = []
+    monkeypatch.setattr(Histogram, "record", lambda *given, **named: calls.append((given, named)))
+    with UnitOfWork(sessionmaker(engine)):
+        pass
+    [((_, seconds), named)] = calls
+    assert (seconds >= 0, named) == (True, {})
 
 
 @pytest.mark.parametrize("name", ["spans", "metrics", "keys"])
@@ -334,6 +342,42 @@ def test_it_is_switched_on_once_and_off_for_good(engine, telemetry, instrument):
         for one in (opentelemetry, prometheus, logs) * 2:
             one.uninstrument()
         assert (events.listeners, parts.standing) == ((), ())
+
+
+def test_what_could_not_be_installed_is_taken_back_and_can_be_tried_again(engine, telemetry):
+    """B4: a registry with one of the names kept the other metrics for good; spans went on."""
+    registry = CollectorRegistry()
+    other = Counter("optilock_retries", "Of the program.", registry=registry)
+    with pytest.raises(ValueError, match="optilock_retries"):
+        prometheus.instrument(registry)
+    assert "optilock_conflicts" not in generate_latest(registry).decode()
+    assert events.listeners == ()
+    registry.unregister(other)
+    prometheus.instrument(registry)
+    work(engine)
+    assert registry.get_sample_value("optilock_unit_duration_seconds_count") == 3
+
+    given = {**telemetry.providers, "meter_provider": object()}
+    prometheus.uninstrument()
+    with pytest.raises(AttributeError):
+        opentelemetry.instrument(**given)
+    assert (events.listeners, parts.standing) == ((), ())
+    opentelemetry.instrument(**telemetry.providers)
+    work(engine)
+    assert telemetry.points()["optilock.retries"] == [({"error.type": "ConcurrencyError"}, 1)]
+
+
+def test_metrics_that_the_program_took_out_of_its_registry_are_no_error(engine):
+    """B4: uninstrument() ends all, and instrument() begins again."""
+    registry = CollectorRegistry()
+    prometheus.instrument(registry)
+    for collector in [*registry._collector_to_names]:
+        registry.unregister(collector)
+    prometheus.uninstrument()
+    prometheus.instrument(registry)
+    with UnitOfWork(sessionmaker(engine)):
+        pass
+    assert registry.get_sample_value("optilock_unit_duration_seconds_count") == 1
 
 
 @pytest.mark.parametrize(
