@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import rich_click as click
 from rich.console import Console
@@ -23,6 +23,7 @@ from optilock.check.findings import Finding, Severity
 from optilock.check.revisions import settings_here
 from optilock.check.routes import check_routes
 from optilock.check.run import check as run_check
+from optilock.dialects.commands import end
 from optilock.dialects.engines import engine_of, require_answer
 from optilock.errors import ConfigurationError
 
@@ -67,16 +68,16 @@ def check(
     that write and compare no condition of the request.
     """
     if not models and application is None:
-        _bad_input("Name MODELS (shop.models, shop.models:Base), or --app shop.web:app.")
+        end("check", 2, "Name MODELS (shop.models, shop.models:Base), or --app shop.web:app.")
     try:
         findings = [] if application is None else [*check_routes(_imported(application))]
         if models:
             findings += _of_models(models, url, made, alembic)
         findings.sort(key=lambda finding: list(Severity).index(finding.severity))
     except ConfigurationError as error:
-        _bad_input(str(error))
+        end("check", 2, str(error))
     except SQLAlchemyError as error:
-        _bad_input(f"The database failed: {_first_line(error)}")
+        end("check", 2, f"The database failed: {_first_line(error)}")
     if as_json:
         print(json.dumps([asdict(finding) for finding in findings], indent=2))
     else:
@@ -176,8 +177,3 @@ def _show_lines(console: Console, finding: Finding) -> None:
 
 _NOTHING = "Nothing found: every class is versioned, and the database agrees."
 _NO_ROUTE = "Nothing found: every route that writes compares a condition."
-
-
-def _bad_input(why: str) -> NoReturn:
-    print(f"optilock check: {why}", file=sys.stderr)
-    sys.exit(2)

@@ -15,6 +15,7 @@ connections     notes on a connection: statements to undo it with, and how its t
 switch          from autocommit into a transaction, once; the effects of a statement
 transient       errors after which another run may succeed
 engines         an engine from a URL, and work done on a sync or an async engine
+commands        the engine of a command's --url, and the exit codes of commands
 known_by_codes  engines of which only the codes of their errors are known
 ==============  ====================================================================================
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from sqlalchemy import Engine, create_engine, make_url
@@ -119,18 +118,3 @@ def _secrets(engine: Engine | AsyncEngine) -> Iterator[str]:
     for name, value in given.items():
         if value and "pass" in name:
             yield from (value,) if isinstance(value, str) else value
-
-
-@contextmanager
-def open_engine(url: str) -> Iterator[Engine]:
-    """Give a command the engine of its ``--url``, once the database has answered.
-
-    Raises:
-        ConfigurationError: there is no such database.
-    """
-    engine = engine_of(url)
-    try:
-        require_answer(engine)
-        yield engine
-    finally:
-        engine.dispose()

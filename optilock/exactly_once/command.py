@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from datetime import timedelta
-from typing import NoReturn
 
 import rich_click as click
-from sqlalchemy.exc import SQLAlchemyError
 
-from optilock.dialects.engines import open_engine
-from optilock.errors import ConfigurationError, OptilockError
+from optilock.dialects.commands import exit_codes, open_engine
 from optilock.exactly_once.retention import purge as delete_old
 
 
@@ -25,21 +21,8 @@ def purge(url: str, tokens: float, keys: float, batch: int, batches: int | None)
 
     After that, a call with a deleted key runs again.
     """
-    try:
-        with open_engine(url) as engine:
-            deleted = delete_old(
-                engine, timedelta(hours=tokens), timedelta(days=keys), batch=batch, batches=batches
-            )
-    except ConfigurationError as error:
-        _end(2, str(error))
-    except OptilockError as error:
-        _end(1, str(error))
-    except SQLAlchemyError as error:
-        first_line = str(error).split("\n")[0]
-        _end(1, f"The database failed: {first_line}")
+    with exit_codes("purge"), open_engine(url) as engine:
+        deleted = delete_old(
+            engine, timedelta(hours=tokens), timedelta(days=keys), batch=batch, batches=batches
+        )
     print(f"{deleted:,} old tokens and keys deleted.")
-
-
-def _end(code: int, why: str) -> NoReturn:
-    print(f"optilock purge: {why}", file=sys.stderr)
-    sys.exit(code)

@@ -12,17 +12,14 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 import rich_click as click
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
-from sqlalchemy import Engine
-from sqlalchemy.exc import SQLAlchemyError
 
-from optilock.dialects.engines import open_engine
-from optilock.errors import ConfigurationError, OptilockError
+from optilock.dialects.commands import end, exit_codes, open_engine
 from optilock.queue.messages import MOST, Message
 from optilock.queue.queue import Queue
 from optilock.queue.summaries import QueueSummary, queues
@@ -63,7 +60,7 @@ _count = click.option("-n", "count", default=10, show_default=True, help="Messag
 @_options(click.option("--tenant", help="Only the queues of this tenant."))
 def ls(tenant: str | None, url: str, table: str, schema: str | None, as_json: bool) -> None:
     """List all queues that have messages: how many wait, are held, and are dead letters."""
-    with _engine(url) as engine:
+    with exit_codes("queue"), open_engine(url) as engine:
         found = queues(engine, tenant=tenant, table=table, schema=schema)
     if as_json:
         _print_json([asdict(one) for one in found])
@@ -108,7 +105,11 @@ def redrive(
 def purge(name: str, tenant: str, expired: bool, yes: bool, as_json: bool, **given: Any) -> None:
     """Delete all messages of the queue NAME, those that receivers have included."""
     if yes == expired:
-        _end(2, "write --yes to delete all messages of the queue, or --expired. Nothing was done.")
+        end(
+            "queue",
+            2,
+            "write --yes to delete all messages of the queue, or --expired. Nothing was done.",
+        )
     with _queue(given, name, tenant, name) as found:
         done = found.purge(expired=expired)
     _print_done(as_json, "deleted", done, "deleted")
@@ -128,30 +129,11 @@ def _redrive_all(found: Queue) -> int:
 def _queue(given: dict[str, Any], name: str, tenant: str, dead: str | None) -> Iterator[Queue]:
     url = given.pop("url")
     with (
-        _engine(url) as engine,
+        exit_codes("queue"),
+        open_engine(url) as engine,
         Queue(engine, name, tenant=tenant, dead_letters=dead, listen=False, **given) as found,
     ):
         yield found
-
-
-@contextmanager
-def _engine(url: str) -> Iterator[Engine]:
-    """Give an engine; an error in the block ends the program with its exit code."""
-    try:
-        with open_engine(url) as engine:
-            yield engine
-    except ConfigurationError as error:
-        _end(2, str(error))
-    except OptilockError as error:
-        _end(1, str(error))
-    except SQLAlchemyError as error:
-        first_line = str(error).split("\n")[0]
-        _end(1, f"The database failed: {first_line}")
-
-
-def _end(code: int, why: str) -> NoReturn:
-    print(f"optilock queue: {why}", file=sys.stderr)
-    sys.exit(code)
 
 
 # -- printing --------------------------------------------------------------------------------------

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any, NoReturn
+from typing import Any
 
 import rich_click as click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from sqlalchemy import Engine
-from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
-from optilock.dialects.engines import open_engine
-from optilock.errors import ConfigurationError, OptilockError
+from optilock.dialects.commands import exit_codes, open_engine
+from optilock.errors import ConfigurationError
 from optilock.rollout.dry import dry_run as statements_of
 from optilock.rollout.fill import SHARE, pace_of
 from optilock.rollout.report import Report, kind_of_option, token_kinds
@@ -75,7 +71,7 @@ def migrate(
     After an interruption, run the same command again to continue, or undo the roll-out with
     --abort.
     """
-    with _exit_codes():
+    with exit_codes("migrate"):
         kind = kind_of_option(token)
         version = kind(column=column) if column != "version" else kind()
         named: dict[str, Any] = {"schema": schema, "token": version}
@@ -94,22 +90,6 @@ def migrate(
             else:
                 report = _rolled_out(engine, table, **named, **triggers, **pace, **waits)
                 print(_sentence(table, column, report))
-
-
-@contextmanager
-def _exit_codes() -> Iterator[None]:
-    """End the command with the message and exit code of an error."""
-    try:
-        yield
-    except ConfigurationError as error:
-        _end(2, str(error))
-    except OptilockError as error:
-        _end(1, f"{error}{_cause(error)}")
-    except SQLAlchemyError as error:
-        first_line = str(error).split("\n")[0]
-        _end(1, f"The database failed: {first_line}")
-    except KeyboardInterrupt:
-        _end(1, "Interrupted. What was done stays done; the same command goes on from here.")
 
 
 def _rolled_out(engine: Engine, table: str, **options: Any) -> Report:
@@ -140,16 +120,6 @@ def _gone(table: str, column: str, steps: tuple[str, ...]) -> str:
     if not steps:
         return f"Nothing is left of a roll-out of {table}.{column}: nothing to do."
     return f"The roll-out of {table}.{column} is taken back: {', '.join(steps)}."
-
-
-def _cause(error: OptilockError) -> str:
-    found = error.__cause__
-    return f" ({str(found.orig).splitlines()[0]})" if isinstance(found, DBAPIError) else ""
-
-
-def _end(code: int, why: str) -> NoReturn:
-    print(f"optilock migrate: {why}", file=sys.stderr)
-    sys.exit(code)
 
 
 class _Bar:

@@ -11,7 +11,10 @@ from pathlib import Path
 
 import pytest
 from click.testing import Result
+from sqlalchemy.exc import NoSuchTableError
 
+from optilock.dialects.commands import exit_codes
+from optilock.errors import ConfigurationError, NotCommitted
 from tests.support import in_process
 
 PG, MY = "postgresql+psycopg://me:secret", "mysql+pymysql://me:secret"
@@ -234,6 +237,10 @@ def test_f_names_are_not_broken_in_a_narrow_terminal(shop, columns):
         (("migrate", "pages", "--url", "postgresql+asyncpg://me:secret@x/y"), "async driver"),
         (("migrate", "nothing", "--url", "sqlite:///shop.db"), "no table 'nothing'"),
         (("migrate", "pages", "--url", "sqlite:///shop.db", "--rate", "0"), "rate"),
+        (("purge", "--url", "sqlite:///shop.db", "--batch", "0"), "batch"),
+        (("purge", "--url", f"{PG}@127.0.0.1:seven/x"), "cannot be read"),
+        (("queue", "purge", "a", "--url", "sqlite:///shop.db"), "--yes"),
+        (("queue", "ls", "--url", f"{PG}@127.0.0.1:seven/x"), "cannot be read"),
     ],
 )
 def test_bad_input_is_a_sentence_and_exit_code_2(shop, words, says):
@@ -242,3 +249,21 @@ def test_bad_input_is_a_sentence_and_exit_code_2(shop, words, says):
     assert says in ended.stderr.replace("\n", " ")
     assert "Traceback" not in ended.stderr
     assert "secret" not in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "said"),
+    [
+        (ConfigurationError("Write it so."), 2, "Write it so."),
+        (NotCommitted("It is not stored."), 1, "It is not stored."),
+        (NoSuchTableError("one\n[SQL: SELECT secret]"), 1, "The database failed: one"),
+        (KeyboardInterrupt(), 1, "Interrupted. What was done stays done; run it again"),
+    ],
+)
+def test_commands_on_a_database_share_their_exit_codes(capsys, error, code, said):
+    with pytest.raises(SystemExit) as ended, exit_codes("purge"):
+        raise error
+    shown = capsys.readouterr()
+    assert (ended.value.code, shown.out) == (code, "")
+    assert shown.err.startswith(f"optilock purge: {said}")
+    assert "secret" not in shown.err
