@@ -162,8 +162,8 @@ def row_to_edit(
     if obj is None:
         return None
     state = instance_state(obj)
-    if read_before is obj or state.key != key:
-        _read_again_if_older(session, state, want)
+    if (read_before is obj or state.key != key) and _may_be_older(session, state, want):
+        return session.get(mapper.class_, state.identity, populate_existing=True)
     return obj
 
 
@@ -173,13 +173,12 @@ def _held(session: Session, mapper: Mapper[Any], key: Any) -> object:
     return held if held is not None and facts(mapper).token in instance_state(held).dict else None
 
 
-def _read_again_if_older(session: Session, state: State, want: VersionDemand) -> None:
-    """Refresh an object if the client may have seen a newer version than the session."""
+def _may_be_older(session: Session, state: State, want: VersionDemand) -> bool:
+    """Return whether the client may have seen a newer version than the session."""
     obj = state.obj()
     if state.modified or obj is None or obj in session.deleted:
-        return
-    if not matches(state, loaded_version(state, want.call), want):
-        session.refresh(obj)
+        return False
+    return not matches(state, loaded_version(state, want.call), want)
 
 
 def set_values(session: Session, obj: object, changes: Mapping[str, Any]) -> None:

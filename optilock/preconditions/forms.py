@@ -237,7 +237,7 @@ class EditForm(Generic[T]):
             written = True
             session.flush()
         except ConcurrencyError as error:
-            entry = self._own(pk, error)
+            entry = entry_of_row(self.model, self._identity(pk), error)
             if entry is None:
                 raise
             if written:
@@ -275,14 +275,10 @@ class EditForm(Generic[T]):
         }
         return FilledForm({**base, **changes}, seen, open=found) if found else None
 
-    def _own(self, pk: Any, error: ConcurrencyError) -> Entry[T] | None:
-        """Return the entry of the edited row, if the error is about it."""
-        identity = self._identity(pk)
-        return next(
-            (
-                one
-                for one in error.entries
-                if issubclass(one.model, self.model) and one.identity == identity
-            ),
-            None,
-        )
+
+def entry_of_row(model: type[T], identity: Identity, error: ConcurrencyError) -> Entry[T] | None:
+    """Return the entry of a row, if the error is about it."""
+    return next(
+        (one for one in error.entries if issubclass(one.model, model) and one.identity == identity),
+        None,
+    )

@@ -18,16 +18,19 @@ changed the same field, the answer is 409: the form again, with a table of mine,
 had seen. A form without the hidden field is refused (428), one of another row too (400).
 
 A delete names the version that its page has shown, in the list (one row or several) and on the
-page of a row. A row in another version is not deleted, and the answer names it (409).
+page of a row. A row in another version is not deleted (409). If any row stays, the answer names
+each one: deleted, in another version, refused by the database, or not tried after such an error.
 
 The version is in no list, page, form or export, and neither are the attributes of
 ``__version_author__`` and ``__version_time__`` in a form: the program fills them in, for example in
 ``on_model_change``. Relationships to many rows are not in forms: their rows have versions of their
-own, and a form that names one is refused.
+own, and a form that names one is refused. So is a class with a many-to-many relationship that
+``form_excluded_columns`` does not name.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from sqlalchemy import inspect
@@ -43,12 +46,15 @@ from optilock.watched.guard.installation import watch
 with extra("sqladmin"):
     import sqladmin
     from jinja2 import ChoiceLoader, PackageLoader
+    from sqladmin.authentication import login_required
     from sqladmin.helpers import object_identifier_values
+    from starlette.datastructures import URL
     from starlette.exceptions import HTTPException
     from starlette.requests import Request
-    from starlette.responses import Response
+    from starlette.responses import PlainTextResponse, Response
 
-from optilock.web.sqladmin_views import SEEN, ModelView, Outcome
+from optilock.web.sqladmin_outcomes import Outcome
+from optilock.web.sqladmin_views import SEEN, ModelView
 
 __all__ = ["Admin", "ModelView"]
 
@@ -103,6 +109,11 @@ class Admin(sqladmin.Admin):
             view.etags = self.etags
         super().add_model_view(view)
 
+    async def create(self, request: Request) -> Response:
+        """Answer as sqladmin does; a conflict about other rows with the form and 409."""
+        outcome = request.state.optilock = Outcome()
+        return _with_status(outcome, await super().create(request))
+
     async def edit(self, request: Request) -> Response:
         """Answer as sqladmin does; a conflict with 409, a form without its tag with 428."""
         outcome = request.state.optilock = Outcome()
@@ -117,7 +128,7 @@ class Admin(sqladmin.Admin):
             raise HTTPException(said.status, f"{said.detail} Nothing was saved.") from said
         if outcome.again is not None:
             return await self._page(request, 409, await view.conflict_page(request, outcome))
-        return outcome.answer or answer
+        return outcome.answer or _with_status(outcome, answer)
 
     async def _was_there(self, request: Request, outcome: Outcome) -> bool:
         """Return whether a form was sent for a row that is gone; it shows what was typed."""
@@ -140,20 +151,49 @@ class Admin(sqladmin.Admin):
         )
         return page
 
+    @login_required
     async def delete(self, request: Request) -> Response:
-        """Delete the rows that are in the version of their tags; name the others (409)."""
+        """Delete the rows that are in the version of their tags; name each row if one stays."""
+        view = self._find_model_view(request.path_params["identity"])
+        if not isinstance(view, ModelView):
+            plain: Response = await super().delete(request)
+            return plain
         query = request.query_params
-        pks, tags = query.get("pks", "").split(","), query.getlist("tag")
+        pks, tags = query.getlist("pk"), query.getlist("tag")
         named = dict(zip(pks, tags, strict=True)) if len(pks) == len(tags) else {}
+        # sqladmin's own list of keys, of a page without our script: a key may have a comma.
+        pks = pks or [pk for pk in query.get("pks", "").split(",") if pk]
         outcome = request.state.optilock = Outcome(tags=named)
-        answer: Response = await super().delete(request)
-        if not outcome.kept:
-            return answer
-        context = {
-            "template": "versioned/kept.html",
-            "model_view": self._find_model_view(request.path_params["identity"]),
-            "deleted": outcome.deleted,
-            "kept": outcome.kept,
-        }
-        statuses = {one.status for one in outcome.kept}
-        return await self._page(request, 409 if 409 in statuses else max(statuses), context)
+        await self._require_permission(view, request, pks)
+        await view.delete_rows(request, [*dict.fromkeys(pks)])
+        if outcome.kept:
+            statuses = {one.status for one in outcome.kept}
+            context = {"template": "versioned/kept.html", "model_view": view, "outcome": outcome}
+            return await self._page(request, 409 if 409 in statuses else max(statuses), context)
+        page = URL(str(request.url_for("admin:list", identity=view.identity)))
+        shown = URL(request.headers.get("referer", ""))  # sqladmin's: the page of the list
+        return PlainTextResponse(str(page.replace(query=shown.query)))
+
+    async def _require_permission(
+        self, view: ModelView, request: Request, pks: Iterable[str]
+    ) -> None:
+        """Refuse (403) as sqladmin does, whose own check takes a key apart at its commas."""
+        may_delete = view.can_delete and view.is_accessible(request)
+        for pk in pks if may_delete else ():
+            request.path_params["pk"] = pk
+            try:
+                obj = await view.get_object_for_details(request)
+            except (OverflowError, ValueError):  # no key of this class
+                raise HTTPException(404) from None
+            may_delete = obj is None or await view.check_can_delete(request, obj) is True
+            if not may_delete:
+                break
+        if not may_delete:
+            raise HTTPException(403)
+
+
+def _with_status(outcome: Outcome, answer: Response) -> Response:
+    """Return sqladmin's answer to a new row, which is 400 for every error."""
+    if outcome.conflict:
+        answer.status_code = 409
+    return answer

@@ -1,35 +1,44 @@
-"""The view of a class in :mod:`optilock.web.sqladmin`, and the outcome of one request.
-
-sqladmin catches every error of a view and shows its text. So a view notes a conflict in the
-:class:`Outcome` of the request, and the ``Admin`` makes the answer of it.
-"""
+"""The view of a class in :mod:`optilock.web.sqladmin`."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar
 
 from sqlalchemy import inspect
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Mapper, RelationshipDirection, Session
+from sqlalchemy.orm.attributes import set_committed_value
 
+from optilock.dialects.transient import ended_by_conflict
 from optilock.errors import (
     BadPrecondition,
     ConcurrencyError,
     ConfigurationError,
+    Entry,
     PreconditionRequired,
 )
 from optilock.errors.base import extra
-from optilock.mapped import facts
+from optilock.mapped import Identity, facts
 from optilock.preconditions.client_values import reason_to_refuse
 from optilock.preconditions.entity_tags import ETags
 from optilock.preconditions.expectations import expect
-from optilock.preconditions.forms import EditForm, FilledForm
+from optilock.preconditions.forms import EditForm, FilledForm, entry_of_row
 from optilock.preconditions.signed_values import read_seen
 from optilock.resolvers.rules import merge_fields
-from optilock.serialize import last_change
+from optilock.web.sqladmin_outcomes import (
+    ELSEWHERE,
+    NOT_TRIED,
+    Kept,
+    Outcome,
+    conflict_text,
+    failure_text,
+    outcome_of,
+)
 
 with extra("sqladmin"):
     import sqladmin
@@ -42,43 +51,10 @@ with extra("sqladmin"):
     from starlette.responses import Response
     from wtforms import BooleanField, HiddenField
 
+_log = logging.getLogger("optilock")
 #: The hidden field.
 SEEN = "optilock_seen"
 Run = Callable[[Callable[[Session], Any]], Awaitable[Any]]
-
-
-@dataclass
-class Kept:
-    """A row that was not deleted."""
-
-    pk: str
-    why: str
-    status: int = 409
-
-
-@dataclass
-class Outcome:
-    """The result of one request: sqladmin's own answer stands if there is nothing in it."""
-
-    #: Key of a row -> its tag, of a delete.
-    tags: Mapping[str, str] = field(default_factory=dict)
-    deleted: list[str] = field(default_factory=list)
-    kept: list[Kept] = field(default_factory=list)
-    again: FilledForm | None = None
-    obj: Any = None
-    refused: BadPrecondition | None = None
-    #: The answer of a hook.
-    answer: Response | None = None
-
-
-def outcome_of(request: Request) -> Outcome:
-    found = getattr(request.state, "optilock", None)
-    if isinstance(found, Outcome):
-        return found
-    raise ConfigurationError(
-        "This view needs the Admin of optilock.web.sqladmin, which answers conflicts. Nothing was"
-        " written."
-    )
 
 
 class ModelView(sqladmin.ModelView):
@@ -109,7 +85,8 @@ class ModelView(sqladmin.ModelView):
         """Return what a person may edit: no version, no last change, no rows of others.
 
         Raises:
-            ConfigurationError: ``form_columns`` names a collection, or what cannot be edited.
+            ConfigurationError: ``form_columns`` names a collection, or what cannot be edited; or
+                the class has a many-to-many relationship that is not excluded.
         """
         mapper: Mapper[Any] = inspect(self.model)
         known, named = facts(mapper), super().get_form_columns()
@@ -121,6 +98,14 @@ class ModelView(sqladmin.ModelView):
                 f"{type(self).__name__}.form_columns names {', '.join(others)}: a form has columns"
                 " that can be edited, and the one row behind a foreign key. Rows of a collection"
                 " have versions of their own: edit them in a view of their class."
+            )
+        linked = [name for name in others if _is_written_as_links(mapper, name)]
+        if linked and self.form is None:
+            raise ConfigurationError(
+                f"{type(self).__name__}: a form cannot edit {', '.join(linked)}, because rows of a"
+                " many-to-many table have no version to compare. Leave it out of the form"
+                f" (form_excluded_columns = {linked!r}), and map the table as a class with a view"
+                " of its own."
             )
         return [name for name in named if name in can_be and name not in known.last_change]
 
@@ -146,7 +131,15 @@ class ModelView(sqladmin.ModelView):
 
     async def insert_model(self, request: Request, data: dict[str, Any]) -> Any:
         data.pop(SEEN, None)
-        return await super().insert_model(request, data)
+        try:
+            return await super().insert_model(request, data)
+        except (ConcurrencyError, DBAPIError) as error:
+            if isinstance(error, DBAPIError) and not ended_by_conflict(error):
+                raise
+            outcome = getattr(request.state, "optilock", None)  # an import has none
+            if isinstance(outcome, Outcome):
+                outcome.conflict = True
+            raise HTTPException(409, ELSEWHERE) from error
 
     def _edits(self) -> EditForm[Any]:
         names = [column for name in self.get_form_columns() for column in self._columns(name)]
@@ -178,21 +171,22 @@ class ModelView(sqladmin.ModelView):
                 return obj
             given = dict(data)
             await self.on_model_change(data, obj, False, request)
+            self._refuse_unmapped(data)
+            given = {name: value for name, value in given.items() if name in data}
             touched = await self._touched(request, given, {**base, **_keys_of(obj)})
             touched |= {name for name in data if name not in given or data[name] is not given[name]}
             changes = self._changes({name: data[name] for name in data if name in touched})
-            self._refuse_unmapped(data)
             edits = self._edits()
             for name in changes.keys() - {*edits.names}:  # of a hook
                 setattr(obj, name, changes[name])
-            sent = {**changes, "seen": seen}
-            outcome.again = await run(lambda session: edits.save(session, state.identity, sent))
+            sent = FilledForm({**base, **changes}, seen or "")
+            outcome.again = await run(partial(_save, edits, state.identity, changes, sent, outcome))
             if outcome.again is not None:  # the session may be rolled back, and its objects expired
-                outcome.obj = obj = await run(lambda session: session.scalars(query).first())
-                if obj is None:
-                    raise HTTPException(404)
-                return obj
-            await run(lambda session: session.commit())
+                outcome.obj = await run(lambda session: session.scalars(query).first())
+                if outcome.obj is None:
+                    outcome.again = replace(sent, deleted=True)
+                    return _with_keys(obj)
+                return outcome.obj
             answer = await self.after_model_change(data, obj, False, request)
         outcome.answer = answer if isinstance(answer, Response) else None
         await self._emit_audit(request, "update", pk, data)
@@ -200,8 +194,8 @@ class ModelView(sqladmin.ModelView):
 
     def _refuse_unmapped(self, data: Mapping[str, Any]) -> None:
         """Refuse a field of a form of the program's that stands for no column."""
-        known, relations = facts(self._mapper), self._mapper.relationships
-        others = [name for name in data if name not in known.columns and name not in relations]
+        to_one = {relation.key for relation in self._mapper.relationships if _is_to_one(relation)}
+        others = [name for name in data if name not in {*facts(self._mapper).columns, *to_one}]
         if others:
             raise ConfigurationError(
                 f"{type(self).__name__}: {', '.join(others)} of the form is no column of"
@@ -265,6 +259,7 @@ class ModelView(sqladmin.ModelView):
             for name in names
         ]
         context = {"template": "versioned/conflict.html", "model_view": self, "again": again}
+        context["sentence"] = outcome.sentence or again.sentence
         context |= {**await self.edit_context(request), "obj": outcome.obj, "rows": rows}
         if not again.deleted:
             made = await self.scaffold_form(self._form_edit_rules)
@@ -290,6 +285,19 @@ class ModelView(sqladmin.ModelView):
 
     # -- deletes -------------------------------------------------------------------------------
 
+    async def delete_rows(self, request: Request, pks: Sequence[str]) -> None:
+        """Delete one row after the other, until one raises an error other than a conflict."""
+        outcome = outcome_of(request)
+        for at, pk in enumerate(pks):
+            try:
+                await self.delete_model(request, pk)
+            except Exception as error:  # of the database or of a hook: sqladmin shows it, too
+                _log.exception("the deletion of %s failed", self.name)
+                kept = "it is deleted, and a later step" if pk in outcome.deleted else "it"
+                outcome.kept.append(Kept(pk, f"{kept} failed: {failure_text(error)}", 400))
+                outcome.kept += [Kept(other, NOT_TRIED, 0) for other in pks[at + 1 :]]
+                break
+
     async def delete_model(self, request: Request, pk: Any) -> None:
         """Delete the row in the version of its tag, or note why not for :meth:`Admin.delete`."""
         outcome = outcome_of(request)
@@ -297,6 +305,7 @@ class ModelView(sqladmin.ModelView):
             query = self._stmt_by_identifier(pk)
             obj = await run(lambda session: session.scalars(query).first())
             if obj is None:
+                outcome.kept.append(Kept(str(pk), "it is not there any more.", 404))
                 return
             try:
                 version = self._version_of(obj, outcome.tags.get(str(pk)))
@@ -307,7 +316,8 @@ class ModelView(sqladmin.ModelView):
                 outcome.kept.append(Kept(str(pk), error.detail or str(error), error.status))
                 return
             except ConcurrencyError as error:
-                outcome.kept.append(Kept(str(pk), _why(error)))
+                own: Entry[Any] | None = entry_of_row(self.model, inspect(obj).identity, error)
+                outcome.kept.append(Kept(str(pk), conflict_text(own)))
                 return
             outcome.deleted.append(str(pk))
             await self.after_model_delete(obj, request)
@@ -347,18 +357,39 @@ def _get(target: type[Any], key: tuple[Any, ...], session: Session) -> Any:
     return session.get(target, key)
 
 
+def _save(
+    edits: EditForm[Any],
+    identity: Identity,
+    changes: Mapping[str, Any],
+    sent: FilledForm,
+    outcome: Outcome,
+    session: Session,
+) -> FilledForm | None:
+    """Store a form; return the form to show again after a conflict, also one of COMMIT."""
+    try:
+        again = edits.save(session, identity, {**changes, "seen": sent.seen})
+        if again is None:
+            session.commit()
+    except ConcurrencyError as error:
+        session.rollback()
+        own = entry_of_row(edits.model, identity, error)
+        if own is not None:
+            return edits.again(own)
+        outcome.sentence = ELSEWHERE
+        return sent
+    return again
+
+
+def _with_keys(obj: Any) -> Any:
+    """Return an object that a rollback has expired, with the keys that sqladmin asks for."""
+    for name, value in _keys_of(obj).items():
+        set_committed_value(obj, name, value)
+    return obj
+
+
 def _delete(session: Session, obj: Any) -> None:
     session.delete(obj)
     session.commit()
-
-
-def _why(error: ConcurrencyError) -> str:
-    for entry in error.entries:
-        if entry.database is None:
-            return "somebody else has deleted it meanwhile."
-        words = last_change(entry.changed_by, entry.changed_at)
-        return f"it has changed since this page was made{words and f' ({words})'}."
-    return "it has changed since this page was made."
 
 
 def _keys_of(obj: Any) -> dict[str, Any]:
@@ -368,6 +399,11 @@ def _keys_of(obj: Any) -> dict[str, Any]:
 
 def _is_to_one(relation: Any) -> bool:
     return relation.direction is RelationshipDirection.MANYTOONE
+
+
+def _is_written_as_links(mapper: Mapper[Any], name: str) -> bool:
+    relation = mapper.relationships.get(name)
+    return relation is not None and relation.secondary is not None and not relation.viewonly
 
 
 def _takes_null(column: Any) -> bool:

@@ -265,7 +265,7 @@ def tags_in(client: TestClient, path: str) -> dict[str, str]:
 
 
 def deleted(client: TestClient, *pks: str, tags: dict[str, str] | None) -> Any:
-    query: dict[str, Any] = {"pks": ",".join(pks)}
+    query: dict[str, Any] = {"pk": pks}
     if tags is not None:
         query["tag"] = [tags[pk] for pk in pks]
     return client.delete("/admin/book/delete", params=query)
@@ -293,6 +293,8 @@ def test_a_delete_without_a_tag_or_with_that_of_another_row_is_refused(client: T
     assert deleted(client, "1", tags={"1": ""}).status_code == 428
     assert deleted(client, "1", tags={"1": tags["2"]}).status_code == 400
     assert deleted(client, "1", tags={"1": "no tag"}).status_code == 400
+    assert deleted(client, "one", tags={"one": tags["1"]}).status_code == 404
+    assert deleted(client, str(10**30), tags=None).status_code == 404
     assert stored(client, 1) is not None
 
 

@@ -30,6 +30,16 @@ class Book(Versioned, Base):
     note: Mapped[str | None]
 
 
+class Doc(Versioned, Base):
+    __tablename__ = "admin_keys_in_chromium"
+    id: Mapped[str] = mapped_column(primary_key=True)
+    title: Mapped[str]
+
+
+class DocAdmin(ModelView, model=Doc):
+    column_list = ["id", "title"]
+
+
 class BookAdmin(ModelView, model=Book):
     column_list = ["id", "title"]
 
@@ -89,4 +99,41 @@ def test_two_people_edit_and_delete_the_same_rows(tmp_path: Path) -> None:
         delete(bob)
         bob.wait_for_url("**/admin/book/list*", timeout=60_000)
         assert titles(engine) == {}
+    engine.dispose()
+
+
+KEYS = ("a", "b", "c", "d", "a,b", "c,d", "x/y", "50%", 'it\'s "q"', "#?&=")
+
+
+def test_a_key_of_any_characters_is_deleted_alone(tmp_path: Path) -> None:
+    """B10: sqladmin joins keys with commas: "a,b" was "a" and "b"."""
+    engine = create_engine(f"sqlite:///{tmp_path}/keys.db")
+    Base.metadata.create_all(engine)
+    with Session(engine) as session, session.begin():
+        session.add_all(Doc(id=key, title=key) for key in KEYS)
+
+    def left() -> set[str]:
+        with Session(engine) as session:
+            return {doc.id for doc in session.query(Doc)}
+
+    app = Starlette()
+    Admin(app, engine, etags=ETags(keys=["sixteen bytes or more"])).add_view(DocAdmin)
+    with asgi(app) as port, chromium() as browser:
+        page = window(browser, f"http://127.0.0.1:{port}")
+        page.goto("/admin/doc/list")
+        page.locator("a[data-bs-target='#modal-delete'][data-pk='a,b']").click()
+        with page.expect_navigation():
+            page.locator("#modal-delete-button").click()
+        assert left() == {*KEYS} - {"a,b"}
+
+        mine = {*KEYS} - {"a,b", "c", "d"}
+        for row in page.locator("tbody tr").all():
+            if row.locator("td").nth(2).inner_text() in mine - {"a", "b"}:
+                row.locator(".select-box").check()
+        with Session(engine) as session, session.begin():
+            session.get_one(Doc, "50%").title = "theirs"
+        delete(page, several=True)
+        page.locator("#conflict").wait_for(timeout=60_000)
+        assert "Not deleted: 50%." in page.locator("#conflict").text_content()
+        assert left() == {"a", "b", "c", "d", "50%"}
     engine.dispose()

@@ -115,6 +115,19 @@ def test_a_row_that_is_known_by_another_form_of_its_key_is_read_again(
     assert apply(session, Account, "1", {"owner": "Eve"}, expected=seen) is held
 
 
+def test_a_row_that_goes_after_the_session_has_read_it_is_refused(
+    account: Any, watched: Do, other: Do, gone: Do
+) -> None:
+    """B10: it was SQLAlchemy's "Could not refresh instance", an error of the program."""
+    session = watched(expire_on_commit=False)
+    held = session.get_one(Account, 1)
+    session.commit()
+    other(Account, 1, note="theirs")
+    gone(Account, 1)
+    (entry,) = refused(session, Account, 1, {"owner": "Eve"}, expected=tag(Account, 1, 2)).entries
+    assert (entry.database, held.owner) == (None, "Ada")
+
+
 def test_a_row_that_is_gone_is_refused(account: Any, watched: Do, gone: Do) -> None:
     gone(Account, 1)
     (entry,) = refused(watched(), Account, 1, {"owner": "Eve"}, expected=tag(Account, 1, 1)).entries
