@@ -58,6 +58,7 @@ def optilock(shop: Path, *words: str, columns: int = 120) -> Result:
 
 
 def test_a_shell_sees_what_the_commands_print_and_their_exit_code(shop):
+    """FAULTS F: ``python -m optilock`` was no program."""
     command = [sys.executable, "-m", "optilock", "check", "shop", "--url", "sqlite:///shop.db"]
     root = Path(__file__).parents[2]
     given = {"PYTHONPATH": f"{root}:{root / 'apps'}", "PATH": "", "COLUMNS": "120"}

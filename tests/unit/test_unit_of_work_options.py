@@ -15,7 +15,7 @@ import optilock
 import optilock.unit
 from optilock.errors import ConfigurationError
 from optilock.unit.async_unit import AsyncUnitOfWork
-from optilock.unit.isolation import Isolation
+from optilock.unit.isolation import Isolation, level_of
 from optilock.unit.units import UnitOfWork, repeatable_read, serializable, unit_of_work
 
 ENGINE = create_engine("sqlite://")
@@ -194,3 +194,11 @@ def test_a_static_method_may_be_a_unit():
             return item
 
     assert Shop.sell("book") == Shop().sell("book") == "book"
+
+
+@pytest.mark.parametrize("given", ["REPEATABLE READ", "repeatable_read", Isolation.REPEATABLE_READ])
+def test_f_a_level_may_be_named_by_its_text(given):
+    """FAULTS F: only a member of ``Isolation`` was taken."""
+    assert level_of(given) is Isolation.REPEATABLE_READ
+    UnitOfWork(SESSIONS, isolation=given)
+    unit_of_work(SESSIONS, isolation=given)
