@@ -323,14 +323,24 @@ class Facts:
         """The names of the key's parts in SQLAlchemy's own ``get()``."""
         return tuple(f"pk_{number}" for number, _ in enumerate(self.mapper.primary_key, 1))
 
+    def lock_one(self, bound: sa.ColumnElement[bool] | None) -> sa.Select[Any]:
+        """The same, with the row locked; only where there is a :attr:`locked_in`.
+
+        ``bound`` limits the wait for the lock, and is true of each row.
+        """
+        found = self._locking.get(bound)
+        if found is None:
+            found = self.select_one.with_for_update(of=self.locked_in, key_share=True)
+            found = self._locking[bound] = found if bound is None else found.where(bound)
+        return found
+
     @cached_property
-    def lock_one(self) -> sa.Select[Any]:
-        """The same, with the row locked; only where there is a :attr:`locked_in`."""
-        return self.select_one.with_for_update(of=self.locked_in, key_share=True)
+    def _locking(self) -> dict[sa.ColumnElement[bool] | None, sa.Select[Any]]:
+        return {}
 
     @cached_property
     def is_read_simply(self) -> bool:
-        """Whether :attr:`select_one` and :attr:`lock_one` can read a row by its key."""
+        """Whether :attr:`select_one` and :meth:`lock_one` can read a row by its key."""
         return self.locked_in is not None
 
     # -- its tokens ----------------------------------------------------------------------------

@@ -47,6 +47,10 @@ class RowLocks(ErrorCodes):
         driver = connection.connection.dbapi_connection
         return BEGINS not in connection.info and getattr(driver, "autocommit", False) is True
 
+    #: True of every row: from the statement that has it in its WHERE, the transaction waits for no
+    #: lock longer than ten seconds. None: the database has a limit of its own.
+    bounds_waits: ColumnElement[bool] | None = None
+
     #: Has the database one lock for all rows?
     one_lock: bool = False
 

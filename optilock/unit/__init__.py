@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from optilock.unit.heat import Adaptive
+from optilock.unit.heat import Adaptive, forget_hot_rows
 from optilock.unit.isolation import Isolation
 from optilock.unit.parts import Part
 from optilock.unit.retries import retry, retrying
@@ -35,6 +35,7 @@ __all__ = [
     "Part",
     "UnitOfWork",
     "attempt_number",
+    "forget_hot_rows",
     "repeatable_read",
     "retry",
     "retrying",

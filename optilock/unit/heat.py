@@ -1,8 +1,8 @@
 """The rows on which units conflict: a moving average for each, shared by the process.
 
-``strategy=`` is ``"optimistic"`` (the default: no locks), ``"pessimistic"`` (each row that a unit
-reads as an object is locked until the unit ends), or ``"adaptive"``, also as :class:`Adaptive`: the
-rows on which units conflict are locked::
+``strategy=`` is ``"optimistic"`` (no locks), ``"pessimistic"`` (each row that a unit reads as an
+object is locked until the unit ends), or ``"adaptive"``, also as :class:`Adaptive`: the rows on
+which units conflict are locked. That is the default where a unit is run again::
 
     memory = Memory()
     memory.conflict(key, Adaptive(), "a write found another version")
@@ -230,6 +230,8 @@ class Memory:
         self.rows: OrderedDict[Key, Heat] = OrderedDict()
         #: Tables over which transactions have deadlocked, by database and name.
         self.crowded: dict[tuple[str, str], Heat] = {}
+        #: Kinds of units that have read locked rows of a table and written none of it.
+        self._readers: OrderedDict[tuple[str, str, str], None] = OrderedDict()
         self._most, self._clock, self._chance = most, clock, chance
         self._changing = Lock()
 
@@ -241,6 +243,7 @@ class Memory:
         with self._changing:
             self.rows.clear()
             self.crowded.clear()
+            self._readers.clear()
 
     def decide(self, key: Key, given: Adaptive) -> Decision:
         """Return how the row is read now."""
@@ -342,6 +345,23 @@ class Memory:
         what = average, heat.conflicts
         events.emit(lambda: events.Cold(key.table, key.identity_in_events, *what, because=why))
 
+    # -- units that only read ----------------------------------------------------------------------
+
+    def only_reads(self, unit: str | None, key: Key) -> bool:
+        """Return whether the last unit of this name wrote no row of the table."""
+        return unit is not None and (unit, *key[:2]) in self._readers
+
+    def note_use(self, unit: str | None, key: Key, *, writes: bool) -> None:
+        """Note whether a unit of this name that has read the table for writing wrote it."""
+        if unit is None:
+            return
+        with self._changing:
+            self._readers.pop((unit, *key[:2]), None)
+            if not writes:
+                self._readers[unit, *key[:2]] = None
+                if len(self._readers) > self._most:
+                    self._readers.popitem(last=False)
+
     # -- deadlocks ---------------------------------------------------------------------------------
 
     def partners(self, key: Key) -> frozenset[Any]:
@@ -415,3 +435,8 @@ def _some(rows: frozenset[Any]) -> frozenset[Any]:
 
 #: The conflicts of all units of the process.
 MEMORY = Memory()
+
+
+def forget_hot_rows() -> None:
+    """Forget all conflicts of the process: no row is hot. For tests."""
+    MEMORY.forget()

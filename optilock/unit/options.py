@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any, TypedDict
 
@@ -14,7 +14,7 @@ from optilock.exactly_once.keys import ExactlyOnce, check_once
 from optilock.resolvers.resolution import DeletePolicies, OnConflict, check_on_delete
 from optilock.resolvers.rules import check_on_conflict
 from optilock.unit.conditions import ConditionsPart
-from optilock.unit.heat import OPTIMISTIC, PESSIMISTIC, Strategy, check_strategy
+from optilock.unit.heat import ADAPTIVE, OPTIMISTIC, PESSIMISTIC, Strategy, check_strategy
 from optilock.unit.isolation import (
     FirstReadPart,
     Isolation,
@@ -43,7 +43,7 @@ class UnitOptionsWithoutIsolation(TypedDict, total=False):
     pipelined: bool
     short: bool
     require_conditions: bool | None
-    strategy: Strategy
+    strategy: Strategy | None
     exactly_once: ExactlyOnce
     parts: Sequence[Part]
     name: str | None
@@ -122,7 +122,8 @@ class Options:
     short: bool = False
     #: For every changed row; ``False``: not even the conditions that the request demands.
     require_conditions: bool | None = None
-    strategy: Strategy = OPTIMISTIC
+    #: None: ``"adaptive"`` in an attempt of a retry, elsewhere ``"optimistic"``.
+    strategy: Strategy | None = None
     #: True, or a key (:mod:`optilock.exactly_once`).
     exactly_once: ExactlyOnce = False
     #: Parts of the application's own.
@@ -139,7 +140,8 @@ class Options:
     def _check_values(self) -> None:
         check_on_conflict(self.on_conflict)
         check_on_delete(self.on_delete)
-        check_strategy(self.strategy)
+        if self.strategy is not None:
+            check_strategy(self.strategy)
         for name in _SWITCHES:
             value = getattr(self, name)
             if not isinstance(value, bool):
@@ -224,7 +226,7 @@ class Options:
             parts.append(VerifyReadsPart())
         if self.require_conditions is not None:
             parts.append(ConditionsPart(self.require_conditions))
-        if self.locks:
+        if self.strategy is not None and self.locks:
             parts.append(LockingPart(self.strategy))
         return (*parts, *self.parts, *last)
 
@@ -236,7 +238,13 @@ class Options:
     @property
     def locks(self) -> bool:
         """True if reads may lock, as they do not in a unit that only reads."""
-        return self.strategy != OPTIMISTIC and not (self.read_only or self.verify_reads)
+        named = self.strategy not in (None, OPTIMISTIC)
+        return named and not (self.read_only or self.verify_reads)
+
+    @cached_property
+    def of_attempts(self) -> Options:
+        """The options of a unit that is run again after a conflict."""
+        return self if self.strategy is not None else replace(self, strategy=ADAPTIVE)
 
     def require_room_in(self, outer: Options) -> None:
         """Refuse an inner unit with options that the running outer unit does not have.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DBAPIError, InvalidRequestError
 
 from optilock.dialects.transient import commit_outcome_unknown
 from optilock.errors import CommitOutcomeUnknown, ConcurrencyError
@@ -37,6 +37,11 @@ def explain_commit(own: Any, error: BaseException) -> bool:
         raise CommitOutcomeUnknown(f"{lost}{also}{_UNKNOWN}") from error
     token.find_out(lost, error)
     return True
+
+
+def is_of_closed_transaction(error: BaseException) -> bool:
+    """Return whether SQLAlchemy refused work after the end of a session's ``with`` block."""
+    return type(error) is InvalidRequestError and "closed transaction" in str(error)
 
 
 def _from_database(error: BaseException) -> bool:

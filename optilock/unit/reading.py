@@ -17,9 +17,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
-from weakref import WeakKeyDictionary, ref
+from weakref import ref
 
-from sqlalchemy import Connection, Engine, Select, inspect, select
+from sqlalchemy import ColumnElement, Connection, Select, inspect, select
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Mapper, Session
 from sqlalchemy.orm.attributes import instance_state
@@ -40,7 +40,7 @@ from optilock.unit.heat import (
     adaptive_of,
 )
 from optilock.unit.parts import Part
-from optilock.unit.sessions import forget_engine_choice, lock_where_written
+from optilock.unit.sessions import forget_engine_choice, lock_where_written, name_of
 from optilock.watched.rows.locked import rows_to_lock
 from optilock.watched.rows.reads_by_key import (
     match_simple_key,
@@ -55,19 +55,6 @@ from optilock.watched.session.record import READS_KEY, session_record
 #: How many queries of a unit are remembered.
 QUERIES = 100
 
-_names: WeakKeyDictionary[Engine, str] = WeakKeyDictionary()
-
-
-def name_of(bind: Engine | Connection) -> str:
-    """Return the name of the database behind an engine, without the password."""
-    engine = bind.engine
-    found = _names.get(engine)
-    if found is None:
-        url = engine.url
-        place = (url.get_backend_name(), url.host, url.port, url.database)
-        found = _names[engine] = "/".join(str(part) for part in place if part is not None)
-    return found
-
 
 class Reading:
     """The queries of one session."""
@@ -75,6 +62,7 @@ class Reading:
     __slots__ = (
         "_begun",
         "_bind",
+        "_bound",
         "_database",
         "_own",
         "adaptive",
@@ -106,6 +94,8 @@ class Reading:
         self._bind: Any = session.bind
         self._database = ""
         self._begun = False
+        #: A condition that limits waits for locks.
+        self._bound: ColumnElement[bool] | None = None
         #: The query that :meth:`get` sends itself.
         self._own: Select[Any] | None = None
 
@@ -129,7 +119,7 @@ class Reading:
         if self.is_cold() or not self.wants(session, mapper, identity):
             self._own = known.select_one
             return one_or_none(send_query_by_key(session, known, identity, self._own))
-        self._own = known.lock_one
+        self._own = known.lock_one(self._bound)
         result = send_query_by_key(session, known, identity, self._own)
         # A listener may have read the row before the lock, or returned it from a cache: then the
         # object may be older than its row. So may one that the session has under a key of another
@@ -181,7 +171,7 @@ class Reading:
         table = facts(mapper).locked_in
         if table is None or not self.wants(session, mapper, identity):
             return statement
-        return statement.with_for_update(of=table, key_share=True)
+        return self._with_locks(statement, table)
 
     def is_cold(self) -> bool:
         """Return whether no row would be locked."""
@@ -194,7 +184,7 @@ class Reading:
         if key in self.held:
             self.beforehand.discard(key)
             return False
-        if not self._decide(key):
+        if not self._decide(session, key):
             return False
         partners = self.memory.partners(key) if self.adaptive is not None else None
         if partners:
@@ -207,10 +197,12 @@ class Reading:
         self.held[key] = mapper
         return True
 
-    def _decide(self, key: Key) -> bool:
+    def _decide(self, session: Session, key: Key) -> bool:
         if self.adaptive is None or key in self.insist:
             return True
         decision = self.memory.decide(key, self.adaptive)
+        if decision is Decision.LOCK and self.memory.only_reads(_name(session), key):
+            return False
         if decision is Decision.WATCHED:
             self.tried.add(key)
         return decision is Decision.LOCK
@@ -220,11 +212,15 @@ class Reading:
         wanted = [
             (mapper, source)
             for mapper, source in found
-            if self._decide(self.key_of(session, mapper))
+            if self._decide(session, self.key_of(session, mapper))
         ]
         if not wanted or not all(self._begin(session, mapper) for mapper, _ in wanted):
             return statement
-        return statement.with_for_update(of=[source for _, source in wanted], key_share=True)
+        return self._with_locks(statement, [source for _, source in wanted])
+
+    def _with_locks(self, statement: Select[Any], of: Any) -> Select[Any]:
+        locked = statement.with_for_update(of=of, key_share=True)
+        return locked if self._bound is None else locked.where(self._bound)
 
     def _begin(self, session: Session, mapper: Mapper[Any]) -> bool:
         """Return whether rows can be locked.
@@ -246,6 +242,7 @@ class Reading:
                     " strategy out. Nothing was sent."
                 )
             return False
+        self._bound = None if self.adaptive is None else database.bounds_waits
         if database.one_lock:
             database.begin_writing(self._connection(session, mapper), facts(mapper).table)
         self._begun = self._bind is not None or database.one_lock
@@ -292,6 +289,8 @@ class Reading:
             self._begin(session, mapper)
             columns, rows = facts(mapper).rows
             query = select(*columns).select_from(rows).order_by(*columns)
+            if self._bound is not None:
+                query = query.where(self._bound)
             database, table = database_of(connection.dialect), facts(mapper).table
             locked = partial(database.lock, query, table, deleting=False)
             identities = [key.identity for key in keys if key.identity is not None]
@@ -308,22 +307,31 @@ class Reading:
 
     def stored(self, session: Session) -> None:
         """Count the rows that were read without a lock and written as successes."""
-        if self.adaptive is None:
+        if self.adaptive is None or not (self.tried or self.held):
             return
+        written = self._written(session)
         if self.tried:
-            written = self._written(session)
-            tables = {(key.database, key.table) for key in written}
+            tables = {key[:2] for key in written}
             for key in self.tried:
                 if key in written if key.identity is not None else key[:2] in tables:
                     self.memory.success(key, self.adaptive)
         if self.beforehand:
             for key in self.held:
                 self.memory.dissolve_partners(key)
+        self._note_use(session, self.held, {**written, **self._promised(session)})
+
+    def _note_use(self, session: Session, read: Iterable[Key], written: Iterable[Key]) -> None:
+        """Note for each table of the locked rows whether the unit has written there."""
+        if name := _name(session):
+            used = {key[:2] for key in written}
+            for key in read:
+                self.memory.note_use(name, key, writes=key[:2] in used)
 
     def remember(self, session: Session, error: BaseException) -> frozenset[Key]:
         """Remember the conflict, once, and return the rows that the next attempt should lock."""
         if self.failed is None:
             self.failed = self._failed(session, error)
+            self._note_use(session, self.failed, self.failed)
         return self.failed
 
     def _failed(self, session: Session, error: BaseException) -> frozenset[Key]:
@@ -396,6 +404,12 @@ class Reading:
         known = session_record(session)
         places = places_of([*known.sent, *known.undone])
         return {self.key_of(session, mapper, identity): mapper for mapper, identity in places}
+
+
+def _name(session: Session) -> str | None:
+    """Return the name of the unit: all units of one function have its name."""
+    owner = session_record(session).owner
+    return None if owner is None else owner.name
 
 
 def _note_locked(session: Session, state: State) -> None:

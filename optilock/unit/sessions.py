@@ -23,7 +23,7 @@ import copy
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Any
-from weakref import ref
+from weakref import WeakKeyDictionary, ref
 
 from sqlalchemy import Connection, Engine, event
 from sqlalchemy.orm import Mapper, Session, scoped_session, sessionmaker
@@ -47,6 +47,8 @@ _UNIT_CLASS = "_optilock_unit_class"
 _ASYNC = "_optilock_async"
 _SYNC_FACTORIES = "a sessionmaker, a scoped_session or an Engine"
 _ASYNC_FACTORIES = "an async_sessionmaker, an async_scoped_session or an AsyncEngine"
+
+_names: WeakKeyDictionary[Engine, str] = WeakKeyDictionary()
 
 
 def is_async(sessions: object) -> bool:
@@ -125,6 +127,17 @@ def lock_where_written(session: Session) -> None:
 def forget_engine_choice(session: Session) -> None:
     """Let the session find its engines itself again."""
     session.__dict__.pop("get_bind", None)
+
+
+def name_of(bind: Engine | Connection) -> str:
+    """Return the name of the database behind an engine, without the password."""
+    engine = bind.engine
+    found = _names.get(engine)
+    if found is None:
+        url = engine.url
+        place = (url.get_backend_name(), url.host, url.port, url.database)
+        found = _names[engine] = "/".join(str(part) for part in place if part is not None)
+    return found
 
 
 def with_options(engine: Engine, options: Mapping[str, Any]) -> Engine:

@@ -35,7 +35,7 @@ from optilock.unit import running_units
 from optilock.unit.failures import note_failure
 from optilock.unit.next_attempt import NextAttempt
 from optilock.unit.options import Options
-from optilock.unit.outcomes import explain_commit
+from optilock.unit.outcomes import explain_commit, is_of_closed_transaction
 from optilock.unit.parts import leave_parts
 from optilock.unit.round_trips import flush_inside_commit
 from optilock.unit.sessions import (
@@ -74,6 +74,10 @@ class OwnTransaction:
         call: KeyedCall | None = None,
     ) -> None:
         self.session = session
+        # An async unit ends in another task, where no attempt runs.
+        self.attempt = running_units.current_attempt()
+        if self.attempt is not None and not running_units.inside_unit():
+            options = options.of_attempts  # a unit around it could have locked what it locks
         #: With ``exactly_once=``: the token that is stored with COMMIT.
         self.token = TokenOfUnit(session, call) if options.exactly_once else None
         #: Calls under a key that run here, the innermost last.
@@ -104,8 +108,7 @@ class OwnTransaction:
     # -- opening and leaving -----------------------------------------------------------------------
 
     def begin(self) -> None:
-        # An async unit ends in another task, where no attempt runs.
-        self.attempt = attempt = running_units.current_attempt()
+        attempt = self.attempt
         self._attempts = 1 if attempt is None else attempt.number
         self._started = time.monotonic() if attempt is None else attempt.started
         asked, token = self.options, self.token
@@ -221,6 +224,10 @@ class OwnTransaction:
         return self.options.read_only
 
     @property
+    def name(self) -> str | None:
+        return self.options.name or (None if self.attempt is None else self.attempt.name)
+
+    @property
     def hurries(self) -> bool:
         return self.next_attempt is not None and self.next_attempt.waits_briefly(
             self.session, self._attempts
@@ -287,8 +294,7 @@ class OwnTransaction:
 
     def outcome(self) -> tuple[int, float, str | None]:
         """Return the attempts, the seconds and the name of the unit for events."""
-        name = self.options.name or (None if self.attempt is None else self.attempt.name)
-        return self._attempts, time.monotonic() - self._started, name
+        return self._attempts, time.monotonic() - self._started, self.name
 
     def _give_up(self, error: BaseException) -> bool:
         """Roll back, and raise the meaning of ``error`` where it is more than its text.
@@ -298,7 +304,7 @@ class OwnTransaction:
         if self._committing and self._is_stored():
             self._leave_stored(error)
             return False
-        ended_inside = not self.session.in_transaction() and _is_of_closed_transaction(error)
+        ended_inside = not self.session.in_transaction() and is_of_closed_transaction(error)
         conflict = ended_by_conflict(error, at_commit=self._committing)
         ended = self._ended_by() if isinstance(error, PendingRollbackError) else None
         if conflict:
@@ -419,11 +425,6 @@ class OwnTransaction:
                 raise OptilockError(
                     f"{_ENDED}, or try the statement in a savepoint (session.begin_nested())."
                 )
-
-
-def _is_of_closed_transaction(error: BaseException) -> bool:
-    """Return whether SQLAlchemy refused work after the end of a session's ``with`` block."""
-    return type(error) is InvalidRequestError and "closed transaction" in str(error)
 
 
 _COMMITTED_INSIDE = (

@@ -96,7 +96,8 @@ class UnitOfWork(Membership, Generic[S]):
         short: plain reads outside of a transaction; a single write commits itself.
         pipelined: BEGIN goes with the first statement, COMMIT with the last writes (psycopg 3).
         strategy: ``"optimistic"``, ``"pessimistic"``, or ``"adaptive"``: rows on which units
-            conflict are locked when they are read.
+            conflict are locked when they are read. None: adaptive in an attempt of a retry,
+            optimistic elsewhere.
         exactly_once: True: after a lost connection the unit finds out what became of its COMMIT.
             A key: as well, its work is stored once (:mod:`optilock.exactly_once`).
         name: of the unit in events and telemetry.
@@ -238,7 +239,7 @@ def _runner(
     keyed: MakesCall | None,
 ) -> Callable[..., R]:
     kind: type[UnitOfWork[Any]] = UnitOfWork
-    attempts = _locking_attempts(policy, options)
+    attempts = _locking_attempts(policy, options.of_attempts)
 
     def run(*args: Any, **kwargs: Any) -> R:
         call = None if keyed is None else keyed(args, kwargs)
@@ -271,7 +272,7 @@ def _async_runner(
     from optilock.unit.async_unit import AsyncUnitOfWork, drop_transaction
 
     kind: type[AsyncUnitOfWork[Any]] = AsyncUnitOfWork
-    attempts = _locking_attempts(policy, options)
+    attempts = _locking_attempts(policy, options.of_attempts)
 
     async def run(*args: Any, **kwargs: Any) -> R:
         call = None if keyed is None else keyed(args, kwargs)

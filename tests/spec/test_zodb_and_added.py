@@ -121,7 +121,7 @@ def test_every_attempt_has_a_new_session_and_new_reads(engine, store, other, sto
     store(Doc(id=1, name="0"))
     seen = []
 
-    @unit_of_work(sessionmaker(engine), attempts=3, wait_initial=0)
+    @unit_of_work(sessionmaker(engine), attempts=3, wait_initial=0, strategy="optimistic")
     def add(session):
         doc = session.get_one(Doc, 1)
         seen.append((id(session), doc.name, doc.version))

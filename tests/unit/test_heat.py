@@ -391,7 +391,7 @@ def test_a_half_life_is_known_in_seconds_however_it_was_given():
     assert given != Adaptive()
 
 
-@pytest.mark.parametrize("strategy", ["pesimistic", None, True, 0.5, Adaptive, "ADAPTIVE"])
+@pytest.mark.parametrize("strategy", ["pesimistic", True, 0.5, Adaptive, "ADAPTIVE"])
 def test_a_strategy_that_nobody_knows_is_refused(strategy):
     with pytest.raises(ConfigurationError, match="is no strategy"):
         Options(strategy=strategy)
@@ -404,9 +404,11 @@ def test_what_is_only_read_is_not_locked(option):
     assert not Options(strategy="adaptive", **{option: True}).locks
 
 
-def test_the_default_is_optimistic_and_costs_no_part():
-    assert Options().strategy == "optimistic"
-    assert Options(strategy="optimistic").all_parts == ()
+def test_the_default_is_adaptive_where_a_unit_is_run_again():
+    assert Options().all_parts == Options(strategy="optimistic").all_parts == ()
+    assert Options().of_attempts.strategy == "adaptive"
+    assert Options(strategy="optimistic").of_attempts.strategy == "optimistic"
+    assert not Options(read_only=True).of_attempts.locks
 
 
 @pytest.mark.parametrize("option", ["deadline", "wait_initial", "wait_max"])
@@ -423,4 +425,5 @@ def test_an_inner_unit_has_the_strategy_of_the_outer_one():
     Options(strategy="adaptive").require_room_in(outer)
     with pytest.raises(ConfigurationError, match="strategy='adaptive'"):
         Options(strategy="pessimistic").require_room_in(outer)
-    assert UnitOfWork.__signature__.parameters["strategy"].default == "optimistic"
+    Options().require_room_in(outer)
+    assert UnitOfWork.__signature__.parameters["strategy"].default is None

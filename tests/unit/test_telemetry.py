@@ -80,7 +80,7 @@ def work(engine: Engine) -> None:
         conflict(engine, session, "first")
     runs = []
 
-    @unit_of_work(sessions, wait_initial=0)
+    @unit_of_work(sessions, wait_initial=0, strategy="optimistic")
     def change(session: Session) -> None:
         runs.append(session)
         if len(runs) == 1:

@@ -56,7 +56,7 @@ from optilock.dialects.postgresql.migrations import (
     version_trigger,
 )
 from optilock.dialects.postgresql.queue_sql import PostgreSQLMessages
-from optilock.dialects.postgresql.rows import BRIEFLY, is_mark, one_or_error, set_form
+from optilock.dialects.postgresql.rows import BOUNDED, BRIEFLY, is_mark, one_or_error, set_form
 from optilock.dialects.postgresql.weak_settings import NO_BUMP, weak_settings
 from optilock.dialects.queue_sql import Messages, Place
 from optilock.dialects.registry import register
@@ -142,6 +142,7 @@ class PostgreSQL(Database):
     single = "REAL"
 
     brief_waits = BRIEFLY
+    bounds_waits = BOUNDED
 
     #: Policies FOR UPDATE hold for SELECT … FOR UPDATE and FOR SHARE, too
     #: (https://www.postgresql.org/docs/current/sql-createpolicy.html).

@@ -288,8 +288,10 @@ def _build(database: Locks, shapes: tuple[Shape, ...], dialect: sa.Dialect) -> S
 
 #: Milliseconds; a COMMIT that is on its way over a network has arrived by then.
 _LONGEST = 20
+#: For locks of reads, which PostgreSQL waits for without end; no limit that somebody would write.
+_BOUND = "9999ms"
 _CLAUSE = (
-    "CASE current_setting('lock_timeout') WHEN '0'"
+    f"CASE WHEN current_setting('lock_timeout') IN ('0', '{_BOUND}')"
     f" THEN set_config('lock_timeout', '{_LONGEST}ms', true) IS NOT NULL ELSE true END"
 )
 
@@ -313,6 +315,13 @@ class WaitsBriefly(Condition):
 
 
 BRIEFLY = (WaitsBriefly(),)
+
+#: For reads that lock, in their WHERE.
+BOUNDED: sa.ColumnElement[bool] = sa.literal_column(
+    "CASE current_setting('lock_timeout') WHEN '0'"
+    f" THEN set_config('lock_timeout', '{_BOUND}', true) IS NOT NULL ELSE true END",
+    sa.Boolean(),
+)
 
 
 # -- statements that write all of their rows, or raise an error and write none ---------------------

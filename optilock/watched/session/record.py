@@ -46,6 +46,10 @@ class Owner(Protocol):
         """Return whether the database refuses every write of the transaction."""
 
     @property
+    def name(self) -> str | None:
+        """The name in events, which all units of one function have."""
+
+    @property
     def hurries(self) -> bool:
         """Return whether it runs again, and locks first, if a write has to wait for a lock."""
 

@@ -296,7 +296,7 @@ def test_a_unit_that_fails_is_heard_with_its_name(sessions, heard):
 def test_a_decorated_function_gives_its_name(sessions, heard):
     """B4: Retry, Committed and Failed have the name of the function, or the one that is given."""
 
-    @unit_of_work(sessions, wait_initial=0, attempts=2)
+    @unit_of_work(sessions, wait_initial=0, attempts=2, strategy="optimistic")
     def rename(session: Session, times: int) -> None:
         paper = session.get_one(Paper, 1)
         if len(heard) < times:

@@ -52,7 +52,8 @@ class Trial:
         return "stored"
 
     def in_a_unit(self) -> None:
-        unit_of_work(self.engine, on_conflict=merge_fields, **self.options())(self.attempt)()
+        options = self.options() | {"strategy": "optimistic"}  # others write in the same thread
+        unit_of_work(self.engine, on_conflict=merge_fields, **options)(self.attempt)()
 
     def in_a_session(self) -> None:
         sessions = watch(sessionmaker(self.engine), on_conflict=merge_fields)

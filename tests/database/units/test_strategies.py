@@ -20,6 +20,7 @@ from optilock import (
     events,
     expect,
     lock,
+    retrying,
     unit_of_work,
     verify,
 )
@@ -102,6 +103,98 @@ def test_a_cold_row_is_read_without_a_lock_and_sends_nothing_more(sessions, engi
 def test_an_optimistic_unit_locks_nothing_even_if_the_row_is_hot(sessions, locks):
     heat(sessions, Account, (1,))
     assert locks(in_a_unit(sessions, deposit, "optimistic")) == 0
+
+
+def test_a_decorated_function_is_adaptive_unless_it_says_something_else(sessions, locks):
+    heat(sessions, Account, (1,))
+    assert locks(unit_of_work(sessions)(deposit)) == 1
+    assert locks(unit_of_work(sessions, strategy="optimistic")(deposit)) == 0
+    assert locks(in_a_unit(sessions, deposit, None)) == 0
+
+
+def test_so_is_a_unit_in_a_loop_of_attempts(sessions, locks):
+    def loop():
+        for attempt in retrying():
+            with attempt, UnitOfWork(sessions) as session:
+                deposit(session)
+
+    heat(sessions, Account, (1,))
+    assert locks(loop) == 1
+
+
+@pytest.mark.needs("row-locks")
+def test_a_unit_on_its_own_inside_of_another_one_waits_for_none_of_its_rows(sessions):
+    """The inner unit would wait for ever for the row that the outer one has written."""
+    heat(sessions, Account, (1,))
+
+    @unit_of_work(sessions, independent=True)
+    def look(session):
+        return session.get_one(Account, 1).balance
+
+    @unit_of_work(sessions)
+    def outer(session):
+        deposit(session)
+        session.flush()
+        return look()
+
+    assert outer() == 10
+
+
+def test_units_that_only_read_a_hot_row_stop_locking_it(sessions, locks):
+    """A function is known by its name; it locks again once it has written, or conflicted."""
+    heat(sessions, Account, (1,))
+    writes = []
+
+    @unit_of_work(sessions)
+    def look(session):
+        account = session.get_one(Account, 1)
+        if writes:
+            account.balance += 1
+
+    assert [locks(look), locks(look)] == [1, 0]
+    assert locks(unit_of_work(sessions)(deposit)) == 1
+    MEMORY.note_use("look", key_of(sessions, Account, (1,)), writes=True)
+    assert locks(look) == 1
+    writes.append(True)
+    MEMORY.note_use("look", key_of(sessions, Account, (1,)), writes=True)
+    assert [locks(look), locks(look)] == [1, 1]
+
+
+def test_a_reader_that_conflicts_locks_again(sessions, other, locks):
+    heat(sessions, Account, (1,))
+    begun = []
+
+    @unit_of_work(sessions, wait_initial=0)
+    def look(session):
+        account = session.get_one(Account, 1)
+        begun.append(account)
+        if len(begun) == 3:
+            other(Account, 1, balance=50)
+        if len(begun) > 2:
+            account.balance += 1
+
+    assert [locks(look), locks(look)] == [1, 0]
+    look()
+    assert len(begun) == 4
+    assert locks(look) == 1
+
+
+@pytest.mark.engines("postgresql")
+def test_no_wait_for_a_hot_row_is_without_a_bound(sessions, engine):
+    """PostgreSQL waits for ever; a limit of the application's own stays."""
+    heat(sessions, Account, (1,))
+    found = []
+
+    @unit_of_work(sessions)
+    def work(session):
+        session.get_one(Account, 1)
+        found.append(session.scalar(text("SHOW lock_timeout")))
+
+    work()
+    own = create_engine(engine.url, connect_args={"options": "-c lock_timeout=5s"})
+    unit_of_work(sessionmaker(own))(work.__wrapped__)()
+    own.dispose()
+    assert found == ["9999ms", "5s"]
 
 
 def test_a_hot_row_is_locked_when_it_is_read_and_costs_no_statement(sessions, engine):
