@@ -25,7 +25,14 @@ from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
 
 from sqlalchemy import Connection, event, types
-from sqlalchemy.orm import NO_VALUE, Mapper, QueryContext, Session
+from sqlalchemy.orm import (
+    NO_VALUE,
+    Mapper,
+    PassiveFlag,
+    QueryContext,
+    RelationshipDirection,
+    Session,
+)
 from sqlalchemy.orm.attributes import instance_state
 
 from optilock.errors import ConfigurationError
@@ -231,6 +238,27 @@ def changed_names(state: State) -> set[str]:
         for name in state.committed_state
         if name in record.columns and name in state.dict and not _unchanged(record, state, name)
     }
+
+
+def edit_that_counts(state: State) -> str | None:
+    """Return an attribute whose edit moves the version with the next flush; reads nothing.
+
+    Columns of ``__version_ignore__`` do not, nor do relationships that write only such columns, or
+    none.
+    """
+    columns, ignored = state.mapper.columns, facts(state.mapper).ignored
+    for name in changed_names(state):
+        if columns[name] not in ignored:
+            return name
+    for one in state.mapper.relationships:
+        if (
+            one.key in state.committed_state
+            and one.direction is RelationshipDirection.MANYTOONE
+            and not one.local_columns <= ignored
+            and state.get_history(one.key, PassiveFlag.PASSIVE_NO_INITIALIZE).has_changes()
+        ):
+            return one.key
+    return None
 
 
 def _unchanged(record: Facts, state: State, name: str) -> bool:

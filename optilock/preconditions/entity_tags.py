@@ -19,7 +19,7 @@ compared in constant time.
 The text changes with every write of the row and with nothing else, so it is a strong validator (RFC
 9110 section 8.8.1). A new signing key changes it too, which costs a client one more reading. The
 tag is that of the *loaded* version, to which the object's values belong, and not of a newer stored
-one. Edits that are not flushed do not change it.
+one. An object with edits that are not flushed has none, because its next version is not known.
 
 Only :class:`~optilock.tokens.unique.Unique` promises that a row which is deleted and inserted again
 under the same key never repeats a tag. ``Counter`` and ``RowVersion`` begin at 1 again, and their
@@ -32,7 +32,8 @@ nothing (412), and no driver ever sees it. Any other text is ``BadPrecondition``
 
 * **A class in a hierarchy**: a row has one tag, whichever class it was read as.
 * **An aggregate** (``__version_root_of__``): the tag of the root is that of the whole, because its
-  version moves with every part.
+  version moves with every part. While a changed, new or deleted part waits for the flush, the root
+  has no tag. A changed part whose root is not in memory counts as a part of each root.
 * **A part of a row** is sent with the row's tag. The tag changes more often than the part, so a 412
   may be unnecessary, but none is missing. Columns of ``__version_ignore__`` are not covered. A part
   that must not conflict with the other columns needs a row of its own.
@@ -50,15 +51,19 @@ from types import NoneType
 from typing import Any
 
 from sqlalchemy import inspect
-from sqlalchemy.orm import InstanceState, Mapper, PassiveFlag, RelationshipDirection
+from sqlalchemy.orm import InstanceState, Mapper, RelationshipDirection, Session
 
 from optilock.columns.identities import identity_given
 from optilock.columns.texts import key_text, text_of, version_in
 from optilock.conditions.request import STAR, tags
 from optilock.errors import BadPrecondition, ConfigurationError, describe
 from optilock.mapped import HINT_ADD_TOKEN, Identity, State, facts, identity_of
+from optilock.mapping.original_values import edit_that_counts
 from optilock.undocumented.flushes import states_marked_deleted
+from optilock.watched.aggregates import unflushed_part
+from optilock.watched.rows.roots import LOADED_OR_PENDING
 from optilock.watched.rows.touch import is_touched
+from optilock.watched.session.record import keeps_version
 
 __all__ = [
     "PLAIN",
@@ -75,6 +80,10 @@ _SHORTEST = 16
 _LABEL = b"optilock.etag"
 _TEXT = b"optilock.seen"
 _NOT_LOADED = object()
+_STALE = (
+    "so its ETag would be that of before the write, and the next request with it would be refused:"
+    " call session.flush() first. Take the ETag of the values that were read before you edit them."
+)
 
 
 def secret_keys(call: str, keys: Iterable[str | bytes]) -> tuple[bytes, ...]:
@@ -245,8 +254,9 @@ def etag_of(obj: object) -> str:
     Raises:
         ConfigurationError: there is no loaded version: the object is not stored yet or is deleted,
             a commit has expired the version (the session has ``expire_on_commit=True``), it is
-            NULL, or the class has none. Or the object has edits that are not flushed: its next
-            version is not known, and the one before is that of other values.
+            NULL, or the class has none. Or the object, or a part of the aggregate of which it is the
+            root, has edits that are not flushed: the next version is not known, and the one before
+            is that of other values.
     """
     return PLAIN.of(obj)
 
@@ -298,21 +308,34 @@ def _refuse_edited(state: State) -> None:
         raise ConfigurationError(
             f"This {name} is to be deleted by the next flush: a row that is gone has no ETag."
         )
-    columns, ignored = state.mapper.columns, facts(state.mapper).ignored
-    for key in state.committed_state:
-        counts = (
-            columns[key] not in ignored
-            if key in columns
-            else key in state.mapper.relationships
-            and state.mapper.relationships[key].direction is RelationshipDirection.MANYTOONE
+    if keeps_version(session, state.obj()):
+        return
+    key = edit_that_counts(state) or _foreign_key_set_by_parent(session, state)
+    if key is not None:
+        raise ConfigurationError(f"This {name} has an edit that is not flushed ({key}), {_STALE}")
+    part = unflushed_part(state)
+    if part is not None:
+        raise ConfigurationError(
+            f"The version of this {name} moves with its parts, and a change of a"
+            f" {type(part).__name__} is not flushed, {_STALE}"
         )
-        if counts and state.get_history(key, PassiveFlag.PASSIVE_NO_INITIALIZE).has_changes():
-            raise ConfigurationError(
-                f"This {name} has an edit that is not flushed ({key}), so its ETag would be that of"
-                " before the write, and the next request with it would be refused: call"
-                " session.flush() first. Take the ETag of the values that were read before you"
-                " edit them."
-            )
+
+
+def _foreign_key_set_by_parent(session: Session, state: State) -> str | None:
+    """Return the collection of another object that takes the object in, or lets it go."""
+    obj = state.obj()
+    for parent in (*session.new, *session.dirty):
+        for one in inspect(parent).mapper.relationships:
+            if (
+                one.direction is RelationshipDirection.ONETOMANY
+                and not one.viewonly
+                and not one.remote_side <= facts(state.mapper).ignored
+                and state.mapper.isa(one.mapper)
+            ):
+                history = inspect(parent).get_history(one.key, LOADED_OR_PENDING)
+                if any(child is obj for child in (*history.added, *history.deleted)):
+                    return f"{type(parent).__name__}.{one.key}"
+    return None
 
 
 def _version(state: State) -> Any:

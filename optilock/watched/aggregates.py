@@ -17,11 +17,9 @@ alone; one that is not in the session is read and locked, and one that is expire
 the version that a watched session has seen, unless its parts are read: its row is read for that.
 The root's entry in a conflict has no ``changes``, so ``merge_fields`` settles it.
 
-A child names its root in three ways: by the object that a many-to-one attribute holds, by the
-foreign key column, and by being in the root's collection, which the root itself names. All roots
-that can be known without a query are known so; a root that is known by its key alone is read, with
-a lock, so that it cannot have moved when its version is written. This happens before each flush
-(:mod:`optilock.watched.session.order`), in plain sessions as well.
+The roots of a child (:mod:`optilock.watched.rows.roots`) are found before each flush
+(:mod:`optilock.watched.session.order`), in plain sessions as well. Between an edit of a part and
+the flush, :func:`unflushed_part` finds the part for ``etag_of``, and reads nothing.
 Statements that write children around the session (``update(Line)``, SQL) are not seen.
 """
 
@@ -32,165 +30,19 @@ from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from sqlalchemy import select
-from sqlalchemy.exc import InvalidRequestError
-from sqlalchemy.orm import (
-    LoaderCallableStatus,
-    Mapper,
-    PassiveFlag,
-    RelationshipDirection,
-    RelationshipProperty,
-    Session,
-)
+from sqlalchemy.orm import Mapper, RelationshipDirection, RelationshipProperty, Session
 from sqlalchemy.orm.attributes import instance_state
 
-from optilock.dialects import database_of
-from optilock.dialects.rows import ask_with_hint
 from optilock.errors import ConfigurationError
-from optilock.mapped import State, facts, identity_of
+from optilock.mapped import State, facts
 from optilock.mapping.moves import touch_state
-from optilock.mapping.original_values import changed_names
+from optilock.mapping.original_values import edit_that_counts
 from optilock.undocumented.flushes import classes_to_flush
+from optilock.watched.rows.roots import LOADED_OR_PENDING, READING, InMemory, Reading, find_roots
 from optilock.watched.rows.seen import recall_version
-from optilock.watched.rows.stored import read_stored
 from optilock.watched.rows.touch import ROOTS, note_roots
-from optilock.watched.session.connections import connection_to_write
 from optilock.watched.session.order import add_step
 from optilock.watched.session.record import keeps_version
-
-#: Column of the root -> value.
-Values = dict[Any, Any]
-
-#: What is in memory, appends to collections that were never loaded included.
-LOADED_OR_PENDING = PassiveFlag.PASSIVE_NO_INITIALIZE | PassiveFlag.INCLUDE_PENDING_MUTATIONS
-
-#: All of them, as SQLAlchemy reads them for a delete: also where the application may not.
-_ALL = PassiveFlag.PASSIVE_OFF | PassiveFlag.NO_RAISE
-
-
-def find_roots(
-    session: Session, state: State, root: Mapper[Any], relationship: RelationshipProperty[Any]
-) -> Iterator[Any]:
-    """Yield the roots of ``state`` by ``relationship`` of ``root``; one may come more than once.
-
-    Objects, not their states: the session holds an unchanged object weakly."""
-    if relationship.secondary is not None:
-        yield from _linked(session, state, relationship)
-        return
-    held = list(_held(state, root, relationship))
-    yield from held
-    for values in _foreign_keys(session, state, relationship):
-        if not any(_has_key(one, values) for one in held):
-            found = _by_key(session, root, values)
-            if found is not None:
-                yield found
-
-
-def _linked(
-    session: Session, state: State, relationship: RelationshipProperty[Any]
-) -> Iterator[Any]:
-    """Yield roots whose link to this object is added or removed on this side."""
-    for own in state.mapper.relationships:
-        if own.secondary is relationship.secondary and own is not relationship:
-            if state.obj() in session.deleted:  # all its links go; SQLAlchemy reads them as well
-                history = state.get_history(own.key, _ALL)
-                objects = history.non_added()
-            else:
-                history = state.get_history(own.key, LOADED_OR_PENDING)
-                objects = [*history.added, *history.deleted]
-            yield from objects
-
-
-def _held(
-    state: State, root: Mapper[Any], relationship: RelationshipProperty[Any]
-) -> Iterator[Any]:
-    """Yield roots that many-to-one attributes of the same foreign key hold, or held."""
-    for own in state.mapper.relationships:
-        if (
-            own.direction is RelationshipDirection.MANYTOONE
-            and own.local_columns == relationship.remote_side
-            and own.mapper.common_parent(root)
-        ):
-            history = state.get_history(own.key, LOADED_OR_PENDING)
-            for obj in (*history.added, *history.unchanged, *history.deleted):
-                if obj is not None:
-                    yield obj
-
-
-def _foreign_keys(
-    session: Session, state: State, relationship: RelationshipProperty[Any]
-) -> Iterator[Values]:
-    """Yield the root's key (column -> value) as it is to be, and as stored if that differs."""
-    pairs = [
-        (parent, facts(state.mapper).names[child])
-        for parent, child in relationship.local_remote_pairs or ()
-    ]
-    now = {parent: _value(state, name) for parent, name in pairs}
-    before = {parent: state.committed_state.get(name, now[parent]) for parent, name in pairs}
-    if state.key and any(_is_unknown(v) for v in (*now.values(), *before.values())):
-        stored = _stored(session, state, pairs)
-        now, before = ({**stored, **_known(values)} for values in (now, before))
-    yield now
-    if before != now:
-        yield before
-
-
-def _value(state: State, name: str) -> Any:
-    """Return the attribute's value; an expired one is read, as the flush would do."""
-    try:
-        return state.manager[name].impl.get(
-            state,
-            state.dict,
-            PassiveFlag.PASSIVE_OFF if state.key else PassiveFlag.PASSIVE_NO_FETCH,
-        )
-    except InvalidRequestError:  # raiseload
-        return LoaderCallableStatus.NO_VALUE
-
-
-def _stored(session: Session, state: State, pairs: list[tuple[Any, str]]) -> Values:
-    """Read the stored value of attributes that were not loaded."""
-    connection = connection_to_write(session, state.mapper)
-    identity = identity_of(state)
-    names = tuple(dict.fromkeys(name for _, name in pairs))
-    found = read_stored(connection, state.mapper, [identity], only=names, lock=False)
-    row = found.get(identity)
-    return {} if row is None else {parent: row[name] for parent, name in pairs}
-
-
-def _known(values: Values) -> Values:
-    return {parent: value for parent, value in values.items() if not _is_unknown(value)}
-
-
-def _is_unknown(value: Any) -> bool:
-    return isinstance(value, LoaderCallableStatus)
-
-
-def _has_key(obj: Any, values: Values) -> bool:
-    root = instance_state(obj)
-    return all(
-        root.dict.get(facts(root.mapper).names[column]) == value for column, value in values.items()
-    )
-
-
-def _by_key(session: Session, root: Mapper[Any], values: Values) -> Any:
-    """Return the root in the session, or read and lock it; ``None`` if there is no such row."""
-    if not values or any(value is None or _is_unknown(value) for value in values.values()):
-        return None
-    keys = tuple(root.primary_key)
-    if set(values) == set(keys):
-        identity = root.identity_key_from_primary_key(tuple(values[key] for key in keys))
-        known = session.identity_map.get(identity)
-        if known is not None:
-            return known
-    connection = connection_to_write(session, root)
-    database = database_of(connection.dialect)
-    table = facts(root).table
-    database.begin_writing(connection, table)
-    query = select(root.class_).where(*(column == value for column, value in values.items()))
-    found: Any = ask_with_hint(
-        database, table, lambda: session.scalars(database.lock(query, table, deleting=False))
-    )
-    return found.first()
 
 
 @dataclass(frozen=True, eq=False)
@@ -243,7 +95,8 @@ def _touch_roots(session: Session, uow: Any, objects: Any) -> None:
     waiting = [*session.new, *session.dirty, *session.deleted]
     seen: set[State] = set()
     while waiting:
-        for root in _roots(session, waiting.pop()):
+        obj = waiting.pop()
+        for root in _roots(session, obj, _row_changed(session, instance_state(obj))):
             state = instance_state(root)
             if state not in seen and _is_there(session, root):
                 seen.add(state)
@@ -253,7 +106,34 @@ def _touch_roots(session: Session, uow: Any, objects: Any) -> None:
     note_roots(session, seen)
 
 
-def _roots(session: Session, obj: Any) -> Iterator[Any]:
+def unflushed_part(state: State) -> Any:
+    """Return a part, or the object itself, for which the next flush moves the version of ``state``.
+
+    Nothing is read. Where the root of a changed part is not in memory, the part is returned, too.
+    """
+    session = state.session
+    if session is None or not _covers_of(state.mapper)[1]:
+        return None
+    for changed in (*session.new, *session.dirty, *session.deleted):
+        if not _leads_to(instance_state(changed).mapper, state.mapper):
+            continue
+        seen: set[State] = set()
+        waiting = [(changed, _row_changed(session, instance_state(changed)))]
+        while waiting:
+            look = InMemory()
+            for root in _roots(session, *waiting.pop(), look):
+                found = instance_state(root)
+                if found is state:
+                    return changed
+                if found not in seen and _is_there(session, root):
+                    seen.add(found)
+                    waiting.append((root, True))
+            if look.missed or any(_covers_of(one)[0] for one in look.absent):
+                return changed
+    return None
+
+
+def _roots(session: Session, obj: Any, row_changed: bool, look: Reading = READING) -> Iterator[Any]:
     """Yield the roots that the object's changes belong to, itself included."""
     state = instance_state(obj)
     of_child, of_root = _covers_of(state.mapper)
@@ -265,30 +145,18 @@ def _roots(session: Session, obj: Any) -> Iterator[Any]:
             for child in history.added:
                 if child is not None:
                     yield from find_roots(
-                        session, instance_state(child), one.root, one.relationship
+                        session, instance_state(child), one.root, one.relationship, look
                     )
     for one in of_child:
-        if one.by_links or _row_changed(session, state):
-            yield from find_roots(session, state, one.root, one.relationship)
+        if one.by_links or row_changed:
+            yield from find_roots(session, state, one.root, one.relationship, look)
 
 
 def _row_changed(session: Session, state: State) -> bool:
     obj = state.obj()
     if state.key is None or obj in session.deleted:
         return True
-    if keeps_version(session, obj):
-        return False
-    ignored = facts(state.mapper).ignored
-    columns = state.mapper.columns
-    changed = changed_names(state)
-    if any(columns[name] not in ignored for name in changed):
-        return True
-    return any(  # a many-to-one whose foreign key is written in the flush
-        relationship.direction is RelationshipDirection.MANYTOONE
-        and state.get_history(relationship.key, LOADED_OR_PENDING).has_changes()
-        for relationship in state.mapper.relationships
-        if relationship.key in state.committed_state
-    )
+    return not keeps_version(session, obj) and edit_that_counts(state) is not None
 
 
 def _is_there(session: Session, obj: Any) -> bool:
@@ -308,6 +176,13 @@ def _covers_of(mapper: Mapper[Any]) -> tuple[list[Cover], list[Cover]]:
             [one for one in _covers if mapper.isa(one.root)],
         )
     return found
+
+
+def _leads_to(mapper: Mapper[Any], root: Mapper[Any]) -> bool:
+    """Return whether the class is that root's, or one of its parts', or one of theirs."""
+    return mapper.common_parent(root) or any(
+        _leads_to(one.root, root) for one in _covers_of(mapper)[0]
+    )
 
 
 def roots_of_object(session: Session, obj: Any) -> Iterator[Any]:
