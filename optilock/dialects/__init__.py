@@ -11,6 +11,7 @@ catalogue       the columns, keys and weaknesses of tables, read for all of them
 migrations      the triggers that versions depend on, and how a table in use gets a version
 locks           rows are locked; how long another transaction's lock is waited for
 values          rows by their keys, the form in which a column keeps a value, names and texts
+quoting         comments, literals and quoted names in SQL text
 connections     notes on a connection: statements to undo it with, and how its transaction ended
 switch          from autocommit into a transaction, once; the effects of a statement
 transient       errors after which another run may succeed

@@ -15,6 +15,7 @@ from optilock.dialects.catalogue import Catalogue, Weakness
 from optilock.dialects.commit_tokens import CommitTokens
 from optilock.dialects.locks import RowLocks
 from optilock.dialects.migrations import GuardTriggers, Names, TriggerDDL, Ways
+from optilock.dialects.quoting import EVERY, STANDARD, Quoting
 from optilock.dialects.rows import EachAlone, LockAndLook
 from optilock.dialects.values import Values, rows_with_keys
 from optilock.errors import ConfigurationError
@@ -139,6 +140,12 @@ class Database(RowLocks, Values):
 
     #: SQL of optilock's own functions, with {0} and {1} for their arguments.
     sql_functions: Mapping[type[DatabaseFunction], str] = MappingProxyType({})
+
+    # -- SQL text of the program (asked by optilock.watched.statements) ----------------------------
+
+    def quotings(self, dialect: sa.Dialect) -> tuple[Quoting, ...]:
+        """Return each way in which it may read comments, literals and quoted names of a text."""
+        return STANDARD if dialect.identifier_preparer.initial_quote == '"' else EVERY
 
     # -- what a client sends ---------------------------------------------------------------------
 

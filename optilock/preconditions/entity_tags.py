@@ -254,9 +254,9 @@ def etag_of(obj: object) -> str:
     Raises:
         ConfigurationError: there is no loaded version: the object is not stored yet or is deleted,
             a commit has expired the version (the session has ``expire_on_commit=True``), it is
-            NULL, or the class has none. Or the object, or a part of the aggregate of which it is the
-            root, has edits that are not flushed: the next version is not known, and the one before
-            is that of other values.
+            NULL, or the class has none. Or the object, or one of its aggregate's parts, has edits
+            that are not flushed: the next version is not known, and the one before is that of other
+            values.
     """
     return PLAIN.of(obj)
 

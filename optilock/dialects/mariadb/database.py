@@ -47,6 +47,7 @@ from optilock.dialects.mariadb.rows import (
 from optilock.dialects.mariadb.weak_settings import weak_settings
 from optilock.dialects.migrations import Names, TriggerDDL
 from optilock.dialects.queue_sql import Messages, Place
+from optilock.dialects.quoting import ALL_OF_MARIADB, ALL_OF_MARIADB_ANSI, Quoting
 from optilock.dialects.registry import register
 from optilock.dialects.switch import open_switch
 from optilock.errors import ConfigurationError
@@ -131,6 +132,10 @@ class MariaDB(Database):
         return version_trigger(names)
 
     # -- how rows are written --------------------------------------------------------------------
+
+    def quotings(self, dialect: sa.Dialect) -> tuple[Quoting, ...]:
+        ansi = dialect.identifier_preparer.initial_quote == '"'  # SQLAlchemy asks for the sql_mode
+        return ALL_OF_MARIADB_ANSI if ansi else ALL_OF_MARIADB
 
     def form(self, writes: list[Write], dialect: sa.Dialect, *, locked: bool = False) -> Form:
         return joined_rows(self, writes, dialect) or super().form(writes, dialect, locked=locked)

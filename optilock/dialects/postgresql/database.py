@@ -59,6 +59,7 @@ from optilock.dialects.postgresql.queue_sql import PostgreSQLMessages
 from optilock.dialects.postgresql.rows import BOUNDED, BRIEFLY, is_mark, one_or_error, set_form
 from optilock.dialects.postgresql.weak_settings import NO_BUMP, weak_settings
 from optilock.dialects.queue_sql import Messages, Place
+from optilock.dialects.quoting import ALL_OF_POSTGRESQL, Quoting
 from optilock.dialects.registry import register
 from optilock.dialects.switch import open_switch
 from optilock.errors import ConfigurationError
@@ -150,6 +151,9 @@ class PostgreSQL(Database):
 
     def describe_once(self, dialect: Dialect) -> None:
         describe_once(dialect)
+
+    def quotings(self, dialect: Dialect) -> tuple[Quoting, ...]:
+        return ALL_OF_POSTGRESQL
 
     def form(self, writes: list[Write], dialect: Dialect, *, locked: bool = False) -> Form:
         many = set_form(self, writes, dialect)

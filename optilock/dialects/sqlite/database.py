@@ -26,6 +26,7 @@ from optilock.dialects.connections import send_afterwards, undo_at_checkin
 from optilock.dialects.locks import BEGINS, KeyValues, Wait
 from optilock.dialects.migrations import Names, TriggerDDL
 from optilock.dialects.queue_sql import HandlerConnection, Messages, Place
+from optilock.dialects.quoting import SQLITE, Quoting
 from optilock.dialects.registry import register
 from optilock.dialects.rows import execute_counted, group_by_shape, require_locks
 from optilock.dialects.sqlite.migrations import (
@@ -109,6 +110,9 @@ class SQLite(Database):
     exact_types = (*Database.exact_types, sa.types.String, sa.types.DateTime)
     # It has no type for times: a CAST gives 2026.
     rounded_types = (sa.types.Numeric, sa.types.Integer)
+
+    def quotings(self, dialect: sa.Dialect) -> tuple[Quoting, ...]:
+        return (SQLITE,)
 
     def form(self, writes: list[Write], dialect: sa.Dialect, *, locked: bool = False) -> Form:
         """Behind a thread (aiosqlite) each row would be a hop: there lock and look is cheaper."""

@@ -105,9 +105,9 @@ def _cover(flush: Flush, connection: Connection) -> None:
             if flush.broken is not None:
                 raise flush.broken
             if type(statement) not in _CHANGES:
-                _check(flush, statement)
+                _check(flush, connection, statement)
                 if is_strict(flush.session):
-                    refuse_unguarded(statement)
+                    refuse_unguarded(statement, dialect=lambda: connection.dialect)
                 if flush.record.demands is not None:
                     refuse_unchecked(flush.record.demands, statement)
                 send_deferred(flush, connection)
@@ -129,11 +129,11 @@ def _cover(flush: Flush, connection: Connection) -> None:
         flush.record.note_other_statement()
         try:
             if is_strict(flush.session):
-                refuse_unguarded_text(args[0])
+                refuse_unguarded_text(args[0], connection.dialect)
             if flush.record.demands is not None:
                 refuse_text(flush.record.demands, args[0])
             if flush.record.require_conditions:
-                refuse_unconditional(args[0])
+                refuse_unconditional(args[0], connection.dialect)
             send_deferred(flush, connection)
             return type(connection).exec_driver_sql(connection, *args, **options)
         except DBAPIError:
@@ -152,27 +152,27 @@ def _is_of_flush(flush: Flush, statement: Any, params: Any, cache: Any) -> bool:
     return is_of_mappers(statement, params, cache, () if flush.uow is None else flush.uow.mappers)
 
 
-def _check(flush: Flush, statement: Any) -> None:
+def _check(flush: Flush, connection: Connection, statement: Any) -> None:
     """Refuse a statement that the flush has not planned, where the session's options require it."""
     flush.record.note_other_statement()
     if is_strict(flush.session):
         refuse_unversioned_change(statement)
     if flush.record.require_conditions:
-        refuse_unconditional(statement)
+        refuse_unconditional(statement, connection.dialect)
 
 
 def _send_change(
     flush: Flush, connection: Connection, native: Any, statement: Any, params: Any, options: Any
 ) -> Any:
     """Send an UPDATE or DELETE of a listener, or one that takes links away."""
-    _check(flush, statement)
+    _check(flush, connection, statement)
     record = flush.record
     if (
         is_strict(flush.session)
         and not record.in_statement
         and not _is_of_a_row_written(flush, statement, params)
     ):
-        refuse_unguarded(statement, params)
+        refuse_unguarded(statement, params, dialect=lambda: connection.dialect)
     if not (record.demands is None or record.demands_checked or record.in_statement):
         send_deferred(flush, connection)
         statement = add_demands_for_table(

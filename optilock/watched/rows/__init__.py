@@ -6,7 +6,8 @@ row. :mod:`~optilock.watched.rows.stored` reads the stored values.
 *The version that an object has seen.* :mod:`~optilock.watched.rows.seen` keeps it while the object
 is expired, and :mod:`~optilock.watched.rows.rolled_back` after a rollback.
 :mod:`~optilock.watched.rows.unknown_versions` has objects that were never read.
-:mod:`~optilock.watched.rows.touch` moves a version though nothing else changes.
+:mod:`~optilock.watched.rows.touch` moves a version though nothing else changes, and
+:mod:`~optilock.watched.rows.roots` finds the roots of an aggregate that a changed part belongs to.
 
 *Reads.* :mod:`~optilock.watched.rows.reads_by_key` is ``session.get()``.
 :mod:`~optilock.watched.rows.locked` finds the rows that a query can lock, and records the rows that

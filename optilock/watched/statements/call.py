@@ -72,6 +72,16 @@ class Call:
         binds = {"clause": self.statement} if mapper is None else bind_to_write(mapper)
         return own_connection(self.session, {**binds, **(self.options.get("bind_arguments") or {})})
 
+    @property
+    def dialect(self) -> sa.Dialect | None:
+        """The dialect of its engine; ``None`` if the session has none for it."""
+        try:
+            return self.session.get_bind(
+                **{"clause": self.statement, **(self.options.get("bind_arguments") or {})}
+            ).dialect
+        except sa.exc.InvalidRequestError:
+            return None
+
     def flush_before(self) -> None:
         """Write pending changes, unless the call excludes it."""
         flush_before(self.session, {"autoflush": self.session.autoflush, **self.chosen})

@@ -104,7 +104,7 @@ def guarded_execute(original: Execute) -> Execute:
             refuse_inner_writes(demands, statement)
         if is_strict(self):
             refuse_unversioned_change(statement)
-            refuse_unguarded(statement)
+            _refuse_unguarded(Call(self, original, statement, params, options))
         reads: Reads | None = self.__dict__.get(READS_KEY)
         if reads is not None and lock_of(statement) is None:
             statement = reads.locked(self, statement, params, options)
@@ -125,7 +125,7 @@ def _send_change(call: Call) -> Any:
     if is_strict(call.session):
         refuse_unversioned_change(statement)
         if not call.is_by_key or _mapper_of(statement) is None:  # compared row by row
-            refuse_unguarded(statement, call.params)
+            _refuse_unguarded(call)
     if isinstance(statement, (Update, Delete)):
         return _send_change_of_rows(call)
     if demands is not None:
@@ -138,6 +138,10 @@ def _send_change(call: Call) -> Any:
         refuse_insert(statement, call.params)
     _note_unseen(call, statement)
     return call.send()
+
+
+def _refuse_unguarded(call: Call) -> None:
+    refuse_unguarded(call.statement, call.params, dialect=lambda: call.dialect)
 
 
 def _send_change_of_rows(call: Call) -> Any:
@@ -279,7 +283,7 @@ def _replacements_for(
         if type(statement) in _CHANGES:
             return _execute_change(session, connection, native, statement, parameters, options)
         if is_strict(session):
-            refuse_unguarded(statement)
+            refuse_unguarded(statement, dialect=lambda: connection.dialect)
         if record.demands is not None:
             refuse_unchecked(record.demands, statement)
         note_unseen_rows(session, unseen_rows_of(statement))
@@ -293,7 +297,7 @@ def _replacements_for(
     def exec_driver_sql(statement: str, *args: Any, **options: Any) -> Any:
         session = owner()
         if session is not None and is_strict(session):
-            refuse_unguarded_text(statement)
+            refuse_unguarded_text(statement, connection.dialect)
         if record.demands is not None and session is not None:
             refuse_text(record.demands, statement)
         return type(connection).exec_driver_sql(connection, statement, *args, **options)
@@ -316,7 +320,7 @@ def _execute_change(
         statement, parameters, cache, (owner_of(statement.table),)
     )
     if not bulk and is_strict(session):
-        refuse_unguarded(statement, parameters)
+        refuse_unguarded(statement, parameters, dialect=lambda: connection.dialect)
     if not bulk and type(statement) is Update:
         refuse_update_of_table(statement, parameters)
     if bulk or not record.follows(connection):

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from typing import Any
 from weakref import ref
 
-from sqlalchemy import Connection, Delete, Insert, Update, event
+from sqlalchemy import Connection, Delete, Dialect, Insert, Update, event
 from sqlalchemy.orm import Session, SessionTransaction
 from sqlalchemy.orm.attributes import instance_state
 
@@ -122,14 +122,14 @@ class Sent:
         for name, statement in _written(sql, context):
             adds = isinstance(statement, Insert) and not changes_stored_rows(statement)
             if self._every_row and not adds and self._record.flush is None:
-                self._require_version(statement, name)
+                self._require_version(statement, name, connection.dialect)
             if self.is_ignored and not (adds and self._inserts_are_free):
                 self._note(name)
         if self._committing or connection in self._record.autocommitting:
             self._refuse_ignored()
 
-    def _require_version(self, statement: Any, name: str) -> None:
-        if not (self.by_name or _names_version(statement, name)):
+    def _require_version(self, statement: Any, name: str, dialect: Dialect) -> None:
+        if not (self.by_name or _names_version(statement, name, dialect)):
             raise unconditional_error(f"a statement that changes stored rows of {name}")
         self.by_name = False
 
@@ -138,7 +138,7 @@ class Sent:
         return self._request is not None and self._request.forbids_change
 
 
-def refuse_unconditional(statement: Any) -> None:
+def refuse_unconditional(statement: Any, dialect: Dialect) -> None:
     """Refuse a listener's statement in a flush of a unit with ``require_conditions=True``.
 
     Raises:
@@ -154,7 +154,7 @@ def refuse_unconditional(statement: Any) -> None:
     else:
         return
     for name, one in found:
-        if not _names_version(one, name):
+        if not _names_version(one, name, dialect):
             raise unconditional_error(f"a statement that changes stored rows of {name}")
 
 
@@ -225,9 +225,9 @@ def _table_of(statement: Any) -> Any:
     return getattr(statement.table, "element", statement.table)  # an alias of it
 
 
-def _names_version(statement: Any, name: str) -> bool:
+def _names_version(statement: Any, name: str, dialect: Dialect) -> bool:
     if isinstance(statement, str):
-        return name not in {table for table, _, _ in unversioned_writes(statement)}
+        return name not in {table for table, _, _ in unversioned_writes(statement, dialect)}
     if isinstance(statement, Insert):
         return False
     return compares_version(statement, version_of_table(_table_of(statement)))

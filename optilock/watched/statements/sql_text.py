@@ -1,76 +1,188 @@
 """The tables that a SQL text writes, and whether it mentions their versions.
 
 A text is not parsed, only searched: for words such as ``UPDATE``, for the names of tables behind
-them, and for the name of the version anywhere. Comments and literals do not count. Modifiers
-(``UPDATE OR REPLACE``, ``DELETE QUICK``) and MariaDB's statements of several tables are known.
+them, and for the name of the version anywhere in the same statement. Comments and literals do not
+count: :mod:`optilock.dialects.quoting` reads them as the database does, or in every way where the
+database is unknown. Modifiers (``UPDATE OR REPLACE``, ``DELETE QUICK``) and MariaDB's statements of
+several tables are known.
+
+Statements that write no row are left out: what they say may be executed later, or never. These are
+``CREATE``, with the body of a trigger, a function or a view, ``ALTER``, ``DROP``, ``COMMENT``,
+``GRANT``, ``PREPARE``, and ``EXPLAIN`` without ``ANALYZE``. What :func:`calls_code` finds may write
+any table: ``CALL``, ``EXECUTE``, and a ``DO`` block.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator
+from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import DDL, Column, TextClause, TextualSelect
+from sqlalchemy import DDL, Column, Dialect, TextClause, TextualSelect
 from sqlalchemy.engine import Compiled
 from sqlalchemy.orm import FromStatement
 
+from optilock.dialects import database_of
+from optilock.dialects.quoting import EVERY, MARK, PlainText, read_each
 from optilock.mapping.tables import joined_tables, versioned_tables
 
-_NOISE = re.compile(r"--[^\n]*|/\*.*?\*/|'(?:[^'\\]|''|\\.)*'", re.DOTALL)
-_NAME = r"(?:[\w$]+|\"(?:[^\"]|\"\")+\"|`[^`]+`|\[[^\]]+\])"
+_FLAGS = re.IGNORECASE | re.DOTALL
+_NAME = rf"(?:[\w$]+|{MARK})"
 _MODIFIERS = (
     r"(?:(?:ONLY|IGNORE|LOW_PRIORITY|HIGH_PRIORITY|DELAYED|QUICK|OR\s+(?:REPLACE|ROLLBACK|ABORT"
-    r"|FAIL|IGNORE))\s+)*"
+    r"|FAIL|IGNORE))\b\s*)*"
 )
-_TABLE = rf"(?:{_NAME}\s*\.\s*)?(?P<table>{_NAME})"
+_TABLE = rf"(?:{_NAME}\s*\.\s*){{0,2}}(?P<table>{_NAME})"
 _WRITES = re.compile(
-    rf"\b(?:(?P<update>UPDATE)\s+{_MODIFIERS}|(?P<delete>DELETE)\s+{_MODIFIERS}FROM\s+{_MODIFIERS}"
-    rf"|(?P<insert>REPLACE|INSERT|MERGE)\s+{_MODIFIERS}(?:INTO\s+(?:TABLE\s+)?)?{_MODIFIERS}){_TABLE}",
+    rf"\b(?:(?:(?P<update>UPDATE)\b|(?P<delete>DELETE)\s+{_MODIFIERS}FROM\b)\s*{_MODIFIERS}\(?\s*"
+    rf"|(?P<insert>REPLACE|INSERT|MERGE)\b\s*{_MODIFIERS}(?:INTO\b\s*(?:TABLE\b\s*)?)?{_MODIFIERS}"
+    rf"|(?P<copy>COPY)\b\s*){_TABLE}",
     re.IGNORECASE,
 )
 #: A look that costs little, before the long one.
 _CHANGES = re.compile(r"UPDATE|REPLACE|MERGE", re.IGNORECASE)
 _DELETES = re.compile(r"DELETE|TRUNCATE", re.IGNORECASE)
+_RUNS = re.compile(r"\b(?:CALL|DO|EXEC|EXECUTE)\b", re.IGNORECASE)
 _VERBS = ("UPDATE", "REPLACE", "MERGE")
-_ADDS = re.compile(r"INSERT", re.IGNORECASE)
+_ADDS = re.compile(r"INSERT|COPY|LOAD", re.IGNORECASE)
 _REPLACES = re.compile(r"\bOR\s+REPLACE\b", re.IGNORECASE)
-_UPSERT = re.compile(r"\bON\s+(CONFLICT\b.*\bDO\s+UPDATE|DUPLICATE\s+KEY\s+UPDATE)\b", re.I | re.S)
+_UPSERT = re.compile(r"\bON\s+(CONFLICT\b.*\bDO\s+UPDATE|DUPLICATE\s+KEY\s+UPDATE)\b", _FLAGS)
+_LOADED = re.compile(rf"\s*LOAD\s+(?:DATA|XML)\b.*?\bINTO\s+TABLE\s+{_TABLE}", _FLAGS)
+_COPIED = re.compile(r"\s*COPY\b.*\bFROM\b", _FLAGS)
 #: Several tables: the listed ones, and the part with their names and aliases.
-_MANY_UPDATED = re.compile(r"\bUPDATE\b(?P<refs>[^;]*?)\bSET\b(?P<targets>[^;]*)", re.I | re.S)
-_MANY_DELETED = re.compile(
-    r"\bDELETE\b(?P<targets>[^;]*?)\b(?P<by>FROM|USING)\b(?P<refs>[^;]*)", re.I | re.S
+_MANY_UPDATED = re.compile(r"\bUPDATE\b(?P<refs>.*?)\bSET\b(?P<targets>.*)", _FLAGS)
+_MANY_DELETED = re.compile(r"\bDELETE\b(?P<targets>.*?)\b(?P<by>FROM|USING)\b(?P<refs>.*)", _FLAGS)
+_TRUNCATED = re.compile(
+    r"\s*(?:TRUNCATE\b|ALTER\b[^(]*\bTABLE\b(?=.*\bTRUNCATE\s+PARTITION\b))(?P<targets>.*)", _FLAGS
 )
-#: Code that is stored in the database, or comes with the text.
-_CALLS = re.compile(r"^\s*(CALL|DO|EXEC|EXECUTE)\b", re.I)
-_TRUNCATED = re.compile(r"(?:^|;)\s*TRUNCATE\b(?P<targets>[^;]*)", re.I)
+#: Behind these words the text goes on with a statement.
+_CODE = re.compile(
+    r"(?:^|\b(?:BEGIN|ATOMIC|THEN|ELSE|DO|LOOP|REPEAT)\b)\s*(?:CALL|EXEC|EXECUTE)\b"
+    r"|^\s*DO\s*(?:LANGUAGE\s+\w+\s*)*$",
+    re.IGNORECASE,
+)
+#: Words behind a verb that are no names without quotes: ``FOR UPDATE OF``, ``UPDATE (SELECT …)``.
+_NO_TABLES = frozenset(
+    [
+        "of",
+        "nowait",
+        "skip",
+        "wait",
+        "set",
+        "limit",
+        "cascade",
+        "restrict",
+        "no",
+        "select",
+        "values",
+        "with",
+    ]
+)
+
+# -- statements that write no row ------------------------------------------------------------------
+
+_OTHER_VERB = re.compile(
+    r"\s*(?:COMMENT|GRANT|REVOKE|PREPARE|DROP|SHOW|ALTER(?!.*\bTRUNCATE\s+PARTITION\b)"
+    r"|(?:EXPLAIN|DESCRIBE|DESC)\b(?!.*\bANALYZE\b)"
+    r"|CREATE\s+(?!(?:\w+\s+){0,4}?TABLE\b|(?:OR\s+REPLACE\s+)?MATERIALIZED\b))\b",
+    _FLAGS,
+)
+_STORED = re.compile(
+    r"\s*CREATE\b[^;(]*?\b(?:TRIGGER|FUNCTION|PROCEDURE|EVENT|PACKAGE|RULE)\b", _FLAGS
+)
+_STEPS = re.compile(
+    r"[;()]|\b(?:BEGIN|CASE|(?P<other>END\s+(?:IF|LOOP|WHILE|REPEAT|FOR))|END(?:\s+CASE)?)\b",
+    re.IGNORECASE,
+)
+_FOR_STATEMENT = re.compile(r"\s*SET\s+STATEMENT\b.*?\bFOR\b", _FLAGS)
 
 
-def unversioned_writes(sql: str) -> Iterator[tuple[str, str, Column[Any]]]:
+@dataclass(frozen=True)
+class _Statement:
+    """One statement of a text, without comments and literals."""
+
+    plain: PlainText
+    text: str
+
+    def name(self, found: str) -> str:
+        return self.plain.name(found)
+
+    def mentions(self, version: Column[Any]) -> bool:
+        word = rf"(?<!\w){re.escape(version.name)}(?!\w)"
+        return re.search(word, self.text, re.IGNORECASE) is not None or version.name.lower() in (
+            self.plain.names_in(self.text)
+        )
+
+
+def _statements(sql: str, dialect: Dialect | None = None) -> Iterator[_Statement]:
+    """Yield the statements that may write rows, in each way in which the text can be read."""
+    quotings = EVERY if dialect is None else database_of(dialect).quotings(dialect)
+    for plain in read_each(sql, quotings):
+        for text in _split(plain.text):
+            if _OTHER_VERB.match(text) is None:
+                yield _Statement(plain, _FOR_STATEMENT.sub(" ", text, count=1))
+
+
+def _split(text: str) -> Iterator[str]:
+    """Yield the statements between semicolons; a stored body is a part of its CREATE."""
+    at = 0
+    while at < len(text):
+        end = text.find(";", at)
+        end = len(text) if end < 0 else end
+        if _STORED.match(text, at) is not None:
+            end = _end_of_body(text, at, end)
+        yield text[at:end]
+        at = end + 1
+
+
+def _end_of_body(text: str, at: int, otherwise: int) -> int:
+    """Return where the CREATE ends; at its first semicolon, if its blocks do not close."""
+    depth = 0
+    for found in _STEPS.finditer(text, at):
+        word = found[0].upper()
+        if word == ";":
+            if depth == 0:
+                return found.start()
+        elif word in ("(", "BEGIN", "CASE"):
+            depth += 1
+        elif not found["other"]:
+            depth -= 1
+    return len(text) if depth == 0 else otherwise
+
+
+# -- what is written -------------------------------------------------------------------------------
+
+
+def unversioned_writes(
+    sql: str, dialect: Dialect | None = None
+) -> Iterator[tuple[str, str, Column[Any]]]:
     """Yield (table, verb, version) of each versioned table that is written without its version."""
-    text = _NOISE.sub(" ", sql)
     tables = _by_name()
     seen = set()
-    for name, verb in (*_first(text), *_further(text, tables)):
-        version = tables.get(name)
-        if version is None or name in seen or _mentions(text, version, verb):
-            continue
-        if verb == "INSERT" and not _UPSERT.search(text):
-            continue
-        seen.add(name)
-        yield name, verb, version
+    for one in _statements(sql, dialect):
+        for name, verb in _writes(one, tables):
+            version = tables.get(name)
+            if version is None or name in seen:
+                continue
+            if verb != "TRUNCATE" and one.mentions(version):
+                continue
+            if verb == "INSERT" and not _UPSERT.search(one.text):
+                continue
+            seen.add(name)
+            yield name, verb, version
 
 
 def tables_changed(sql: str) -> set[str]:
     """Return the names of the versioned tables whose stored rows it may change; often none."""
     if not _CHANGES.search(sql):
         return set()
-    text = _NOISE.sub(" ", sql)
     tables = _by_name()
     return {
         name
-        for name, verb in (*_first(text), *_further(text, tables))
-        if name in tables and (verb in _VERBS or (verb == "INSERT" and _UPSERT.search(text)))
+        for one in _statements(sql)
+        for name, verb in _writes(one, tables)
+        if name in tables and (verb in _VERBS or (verb == "INSERT" and _UPSERT.search(one.text)))
     }
 
 
@@ -79,22 +191,26 @@ def tables_added_to(sql: str) -> set[str]:
     if not _ADDS.search(sql):
         return set()
     tables = _by_name()
-    added = {name for name, verb in _first(_NOISE.sub(" ", sql)) if verb == "INSERT"}
-    return added & tables.keys()
+    return {
+        name
+        for one in _statements(sql)
+        for name, verb in _first(one)
+        if verb == "INSERT" and name in tables
+    }
 
 
 def may_write(sql: str) -> bool:
-    """Return whether a word changes or deletes stored rows. A cheap check."""
-    return bool(_CHANGES.search(sql) or _DELETES.search(sql))
+    """Return whether a word changes or deletes stored rows, or runs code. A cheap check."""
+    return bool(_CHANGES.search(sql) or _DELETES.search(sql) or _RUNS.search(sql))
 
 
 def tables_written(sql: str, names: Collection[str]) -> set[str]:
     """Return those of the tables with these names whose stored rows it may change or delete."""
-    text = _NOISE.sub(" ", sql)
     return {
         name
-        for name, verb in (*_first(text), *_further(text, names))
-        if name in names and (verb != "INSERT" or _UPSERT.search(text))
+        for one in _statements(sql)
+        for name, verb in _writes(one, names)
+        if name in names and (verb != "INSERT" or _UPSERT.search(one.text))
     }
 
 
@@ -112,9 +228,11 @@ def sql_of(statement: Any) -> str | None:
     return statement.string if isinstance(statement, Compiled) else None
 
 
-def calls_code(sql: str) -> bool:
+def calls_code(sql: str, dialect: Dialect | None = None) -> bool:
     """Return whether it calls a procedure, or contains code. Its changes are unknown then."""
-    return bool(_CALLS.search(_NOISE.sub(" ", sql)))
+    return _RUNS.search(sql) is not None and any(
+        _CODE.search(one.text) for one in _statements(sql, dialect)
+    )
 
 
 def _by_name() -> dict[str, Any]:
@@ -124,56 +242,58 @@ def _by_name() -> dict[str, Any]:
     return found | {table.name.lower(): column for table, column in versioned_tables().items()}
 
 
-def _first(text: str) -> Iterator[tuple[str, str]]:
-    for found in _WRITES.finditer(text):
-        if not _is_a_lock(text, found):
+def _writes(one: _Statement, tables: Collection[str]) -> Iterator[tuple[str, str]]:
+    """Yield the names of the tables that the statement may write, each with the verb."""
+    yield from _first(one)
+    yield from _further(one, tables)
+
+
+def _first(one: _Statement) -> Iterator[tuple[str, str]]:
+    for found in _WRITES.finditer(one.text):
+        name = one.name(found["table"])
+        if found["copy"]:
+            if _COPIED.match(one.text):
+                yield name, "INSERT"
+        elif found["table"].lower() not in _NO_TABLES and not _is_an_event(one.text, found):
             verb = (found["update"] or found["delete"] or found["insert"]).upper()
             replaces = verb == "INSERT" and _REPLACES.search(found[0])
-            yield _plain(found["table"]), "REPLACE" if replaces else verb
+            yield name, "REPLACE" if replaces else verb
+    if (loaded := _LOADED.match(one.text)) is not None:
+        yield one.name(loaded["table"]), "INSERT"
 
 
-def _further(text: str, tables: Collection[str]) -> Iterator[tuple[str, str]]:
+def _further(one: _Statement, tables: Collection[str]) -> Iterator[tuple[str, str]]:
     """Yield the tables written by statements that name several tables, with the verb."""
-    for found in _MANY_UPDATED.finditer(text):
-        set_by = {_plain(m) for m in re.findall(rf"({_NAME})\s*\.\s*{_NAME}\s*=", found["targets"])}
-        for name, alias in _referred(found["refs"], tables):
+    for found in _MANY_UPDATED.finditer(one.text):
+        pairs = re.findall(rf"({_NAME})\s*\.\s*{_NAME}\s*=", found["targets"])
+        set_by = {one.name(name) for name in pairs}
+        for name, alias in _referred(one, found["refs"], tables):
             if set_by & {name, alias}:
                 yield name, "UPDATE"
-    for found in _MANY_DELETED.finditer(text):
-        for name in _deleted_by(found, tables):
+    for found in _MANY_DELETED.finditer(one.text):
+        for name in _deleted_by(one, found, tables):
             yield name, "DELETE"
-    for found in _TRUNCATED.finditer(text):
-        for name in re.findall(_NAME, found["targets"]):
-            yield _plain(name), "TRUNCATE"
+    if (truncated := _TRUNCATED.match(one.text)) is not None:
+        for name in re.findall(_NAME, truncated["targets"]):
+            yield one.name(name), "TRUNCATE"
 
 
-def _deleted_by(found: re.Match[str], tables: Collection[str]) -> Iterator[str]:
+def _deleted_by(one: _Statement, found: re.Match[str], tables: Collection[str]) -> Iterator[str]:
     targets, refs = found["targets"], found["refs"]
     if found["by"].upper() == "FROM" and not targets.strip():  # DELETE FROM a USING a, b
         targets, _, refs = re.split(r"\b(USING)\b", refs + " USING ", flags=re.I)[:3]
-    named = {_plain(name) for name in re.findall(_NAME, targets)}
-    return (name for name, alias in _referred(refs, tables) if named & {name, alias})
+    named = {one.name(name) for name in re.findall(_NAME, targets)}
+    return (name for name, alias in _referred(one, refs, tables) if named & {name, alias})
 
 
-def _referred(refs: str, tables: Collection[str]) -> Iterator[tuple[str, str]]:
+def _referred(one: _Statement, refs: str, tables: Collection[str]) -> Iterator[tuple[str, str]]:
     """Yield the versioned tables in ``a JOIN b AS x ON …``, each with its alias or its own name."""
     for found in re.finditer(rf"({_NAME})(?:\s+(?:AS\s+)?({_NAME}))?", refs, re.I):
-        name = _plain(found[1])
+        name = one.name(found[1])
         if name in tables:
-            yield name, _plain(found[2] or found[1])
+            yield name, one.name(found[2] or found[1])
 
 
-def _plain(name: str) -> str:
-    return name.strip('"`[]').lower()
-
-
-def _is_a_lock(text: str, found: re.Match[str]) -> bool:
-    """Return whether it is no write: ``SELECT … FOR UPDATE OF accounts``, or ``ON UPDATE``."""
-    before = text[: found.start()].rstrip().upper()
-    return before.endswith((" FOR", "\nFOR", " NO KEY", " ON", " DO"))
-
-
-def _mentions(text: str, version: Column[Any], verb: str) -> bool:
-    return verb != "TRUNCATE" and bool(
-        re.search(rf"(?<!\w){re.escape(version.name)}(?!\w)", text, re.IGNORECASE)
-    )
+def _is_an_event(text: str, found: re.Match[str]) -> bool:
+    """Return whether it names what a foreign key does: ``ON UPDATE`` in ``CREATE TABLE``."""
+    return re.search(r"\bON\s*\Z", text[: found.start()], re.I) is not None

@@ -41,6 +41,7 @@ from sqlalchemy import (
     Column,
     ColumnClause,
     Delete,
+    Dialect,
     Engine,
     False_,
     Insert,
@@ -78,7 +79,7 @@ from optilock.undocumented.statements import (
 )
 from optilock.watched.session.record import level_of_caller
 from optilock.watched.statements.refusals import inner_writes_of, leaves_version, replaces_rows
-from optilock.watched.statements.sql_text import may_write, sql_of, unversioned_writes
+from optilock.watched.statements.sql_text import calls_code, may_write, sql_of, unversioned_writes
 from optilock.watched.statements.version import version_is_added
 
 _CHANGES = (Update, Delete, Insert)
@@ -134,7 +135,7 @@ def changes_executed(context: Any) -> Iterator[tuple[Any, bool]]:
             yield cte.element, True
     if isinstance(statement, _CHANGES):
         yield statement, False
-    elif statement is None or statement.__visit_name__ in ("textclause", "text"):
+    elif statement is None or statement.__visit_name__ in ("textclause", "text", "ddl"):
         yield None, False
 
 
@@ -143,12 +144,21 @@ def _problems(sql: str, context: Any) -> Iterator[str]:
         if statement is not None:
             yield from _problems_of_core(statement, context, inside=in_cte)
             continue
-        yield from problems_of_text(sql)
+        yield from problems_of_text(sql, context.dialect)
 
 
-def problems_of_text(sql: str) -> Iterator[str]:
-    """Yield a sentence for each versioned table that the text writes without its version."""
-    for name, verb, version in unversioned_writes(sql):
+def problems_of_text(sql: str, dialect: Dialect | None) -> Iterator[str]:
+    """Yield a sentence for each versioned table that the text writes without its version.
+
+    Code that it runs, and whose writes are unknown, is such a problem, too.
+    """
+    if calls_code(sql, dialect):
+        yield (
+            "SQL text runs code (CALL, EXECUTE or DO), and the tables that it writes are unknown:"
+            " it may go around the check. Send it by a session that is not strict, on an engine"
+            " without guard_statements(), or write its statements in the program."
+        )
+    for name, verb, version in unversioned_writes(sql, dialect):
         yield (
             f"SQL text writes {name} ({verb}) without {version.name}: it goes around the check."
             " Use objects in a session, optilock.bulk_update(), or compare and move"
@@ -329,8 +339,12 @@ def _is_sum(table: Any, key: str, value: Any) -> bool:
 # -- strict sessions -------------------------------------------------------------------------------
 
 
-def refuse_unguarded(statement: Any, params: Any = None) -> None:
+def refuse_unguarded(
+    statement: Any, params: Any = None, *, dialect: Callable[[], Dialect | None]
+) -> None:
     """Refuse a statement of a strict session that overwrites versioned rows unseen.
+
+    ``dialect`` is asked for a SQL text alone.
 
     Raises:
         UnguardedStatement: it is such an UPDATE or DELETE, or has one inside, or is such a text.
@@ -342,17 +356,17 @@ def refuse_unguarded(statement: Any, params: Any = None) -> None:
     if isinstance(statement, (Update, Delete)):
         _refuse_change(statement, params)
     elif (sql := sql_of(statement)) is not None:
-        refuse_unguarded_text(sql)
+        refuse_unguarded_text(sql, dialect())
         return
     for one in inner_writes_of(statement):
         if isinstance(one, (Update, Delete)):
             _refuse_change(one, None)
 
 
-def refuse_unguarded_text(sql: str) -> None:
+def refuse_unguarded_text(sql: str, dialect: Dialect | None) -> None:
     """Refuse a SQL text that writes a versioned table without its version."""
     if may_write(sql):
-        for problem in problems_of_text(sql):
+        for problem in problems_of_text(sql, dialect):
             raise UnguardedStatement(f"{problem} Nothing was sent.")
 
 

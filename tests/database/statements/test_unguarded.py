@@ -5,11 +5,11 @@ from __future__ import annotations
 import warnings
 
 import pytest
-from sqlalchemy import delete, insert, lambda_stmt, select, text, update
+from sqlalchemy import DDL, delete, insert, lambda_stmt, select, text, update
 from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.orm import Session, aliased
+from sqlalchemy.orm import Session, aliased, sessionmaker
 
-from optilock import ConfigurationError, bulk_delete, bulk_update, client_wins
+from optilock import ConfigurationError, bulk_delete, bulk_update, client_wins, watch
 from optilock.errors import UnguardedStatement, UnguardedStatementWarning
 from optilock.statements import guard_statements, no_bump, unchanged
 from tests.support.models import Account, Dog, Note, Page, Post, Ranked, Tag
@@ -30,6 +30,7 @@ AROUND = [
     text("UPDATE accounts SET owner = 'x'"),
     text("update ACCOUNTS set owner = 'version' -- version"),
     text("/* version */ DELETE FROM accounts"),
+    DDL("UPDATE accounts SET owner = 'x'"),
     update(Account).values(owner="x"),
     update(Account).values(balance=Account.balance * 2),
     update(Account).values(balance=Account.id + 2),
@@ -53,6 +54,7 @@ PASSING = [
     update(Tag.__table__).values(name="x"),
     text("UPDATE accounts SET owner = 'x', version = version + 1"),
     text("SELECT 'UPDATE accounts SET owner = 1'"),
+    text("EXPLAIN UPDATE accounts SET owner = 'x'"),
     text("INSERT INTO accounts (id, balance, version) VALUES (9, 0, 1)"),
     select(Account),
 ]
@@ -98,6 +100,72 @@ def test_what_compares_or_moves_it_passes(rows, engine, statement):
     with Session(engine) as session:
         session.execute(statement)
         session.commit()
+
+
+READ_BY = {
+    "sqlite": [
+        r"UPDATE accounts SET owner = '\' WHERE note IS NULL OR note <> ' version '",
+        "UPDATE 'accounts' SET owner = 'x'",
+    ],
+    "postgresql": [
+        r"UPDATE accounts SET owner = E'\'' WHERE note IS NULL OR note <> ' version '",
+        "UPDATE accounts SET owner = $$'$$ WHERE note IS NULL OR note <> ' version '",
+        "/* /* */ version */ UPDATE accounts SET owner = 'x'",
+        "DO $$ BEGIN UPDATE accounts SET owner = 'x'; END $$",
+    ],
+    "mariadb": [
+        r"UPDATE accounts SET owner = '\'' WHERE note IS NULL OR note <> ' version '",
+        "/*!50000 UPDATE accounts SET owner = 'x' */",
+        "UPDATE accounts SET owner = 'x' # version",
+        'UPDATE accounts SET owner = "version"',
+        "SET STATEMENT max_statement_time = 9 FOR UPDATE accounts SET owner = 'x'",
+        "EXECUTE IMMEDIATE 'UPDATE accounts SET owner = 1'",
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        pytest.param(sql, marks=pytest.mark.engines(name))
+        for name, texts in READ_BY.items()
+        for sql in texts
+    ],
+)
+def test_a_text_is_read_as_the_database_reads_it(rows, engine, sql):
+    """Each of these does change the rows."""
+    with engine.connect() as connection:
+        connection.exec_driver_sql(sql)
+        assert set(connection.scalars(select(ACCOUNTS.c.owner))) != {None}
+    with watch(sessionmaker(engine), strict=True)() as strict:
+        for send in (lambda: strict.execute(text(sql)), lambda: strict.scalar(text(sql))):
+            with pytest.raises(UnguardedStatement):
+                send()
+        with pytest.raises(UnguardedStatement):
+            strict.connection().exec_driver_sql(sql)
+    guard_statements(engine, "forbid")
+    with engine.connect() as connection, pytest.raises(UnguardedStatement):
+        connection.exec_driver_sql(sql)
+
+
+@pytest.mark.usually("sqlite-wal")
+def test_what_is_stored_for_later_passes(rows, engine):
+    """DDL writes no row, whatever its text has: it is the trigger that a write is then seen by."""
+    name = engine.dialect.name
+    body = {
+        "sqlite": "BEGIN UPDATE accounts SET owner = 'x'; END",
+        "mysql": "FOR EACH ROW BEGIN UPDATE accounts SET owner = 'x'; END",
+    }
+    guard_statements(engine, "forbid")
+    with engine.begin() as connection:
+        if name in body:
+            connection.exec_driver_sql(f"CREATE TRIGGER t AFTER INSERT ON tags {body[name]}")
+            connection.execute(text("DROP TRIGGER t"))
+        quote = engine.dialect.identifier_preparer.quote_identifier
+        connection.exec_driver_sql(
+            f"CREATE VIEW v AS SELECT owner AS {quote('update accounts')} FROM accounts"
+        )
+        connection.exec_driver_sql("DROP VIEW v")
 
 
 def test_a_warning_points_to_the_line(rows, engine):
