@@ -17,8 +17,9 @@ finds the rows of its statement.
     :mod:`~optilock.watched.statements.refusals` raises for statements that would leave a version
     as it was, that write rows which no demand can be compared with, or that write rows without a
     version in a strict session. :mod:`~optilock.watched.statements.sql_text` finds the tables that
-    a SQL text writes. :mod:`~optilock.watched.statements.requests` refuses writes that ignore the
-    condition of a request.
+    a SQL text writes, and :mod:`~optilock.watched.statements.comparisons` the columns that a WHERE
+    compares with values. :mod:`~optilock.watched.statements.requests` refuses writes that ignore
+    the condition of a request.
 
 In any session, :mod:`~optilock.watched.statements.bulk` writes many rows by key and reports each,
 and :mod:`~optilock.watched.statements.unguarded` finds statements that bypass the version.

@@ -230,7 +230,7 @@ def _names_version(statement: Any, name: str, dialect: Dialect) -> bool:
         return name not in {table for table, _, _ in unversioned_writes(statement, dialect)}
     if isinstance(statement, Insert):
         return False
-    return compares_version(statement, version_of_table(_table_of(statement)))
+    return compares_version(statement, statement.table, version_of_table(_table_of(statement)))
 
 
 # -- errors ----------------------------------------------------------------------------------------

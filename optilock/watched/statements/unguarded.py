@@ -12,7 +12,8 @@ a statement of the table, an alias of it, one inside a CTE, and one of the other
 rows; for upserts that leave the version unchanged; and for SQL text that writes a versioned table
 and does not mention its version column. These pass:
 
-* a statement that compares the version in its WHERE (``unchanged()``), or gives it a value;
+* a statement whose WHERE compares the version with a value (``unchanged()``,
+  :mod:`optilock.watched.statements.comparisons`), or that gives it one;
 * one that only adds to columns (``values(likes=Page.likes + 1)``) and moves the version: it writes
   nothing over;
 * one that sets only columns of ``__version_ignore__``;
@@ -43,7 +44,6 @@ from sqlalchemy import (
     Delete,
     Dialect,
     Engine,
-    False_,
     Insert,
     StatementLambdaElement,
     Table,
@@ -52,7 +52,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.engine import Compiled
 from sqlalchemy.orm import FromStatement, Mapper
-from sqlalchemy.sql import operators, visitors
+from sqlalchemy.sql import operators
 
 from optilock.errors import (
     ConfigurationError,
@@ -78,6 +78,7 @@ from optilock.undocumented.statements import (
     values_of,
 )
 from optilock.watched.session.record import level_of_caller
+from optilock.watched.statements.comparisons import compares_with_value
 from optilock.watched.statements.refusals import inner_writes_of, leaves_version, replaces_rows
 from optilock.watched.statements.sql_text import calls_code, may_write, sql_of, unversioned_writes
 from optilock.watched.statements.version import version_is_added
@@ -254,17 +255,23 @@ def _leaves_version(statement: Insert, version: Column[Any], context: Any) -> bo
     return leaves_version(statement, version, {name for row in rows[:1] for name in row} - added)
 
 
-def compares_version(statement: Any, version: Column[Any], *, where_only: bool = False) -> bool:
-    """Return whether it compares the version in its WHERE, sets it, or matches nothing at all."""
+def compares_version(
+    statement: Any, given: Any, version: Column[Any], *, where_only: bool = False
+) -> bool:
+    """Return whether it compares the version in its WHERE, sets it, or matches nothing at all.
+
+    ``given`` is the table that it writes, or an alias of it.
+    """
     if not where_only and any(
         getattr(n, "key", n) in (version.key, version.name) for n in values_of(statement)
     ):
         return True
-    where = statement.whereclause
-    return where is not None and any(
-        isinstance(one, False_) or (isinstance(one, ColumnClause) and version.shares_lineage(one))
-        for one in visitors.iterate(where)
-    )
+    return compares_with_value(statement.whereclause, version, _rows_of(given, version))
+
+
+def _rows_of(given: Any, column: Column[Any]) -> tuple[Any, ...]:
+    """Return the tables whose columns are of the rows that are written: its parents', too."""
+    return (given, column.table) if isinstance(given, Table) else (given,)
 
 
 def is_guarded(
@@ -283,7 +290,7 @@ def is_guarded(
     added = version_is_added(statement)
     if version.key in parameters and not added:
         return True
-    if compares_version(statement, version, where_only=added):
+    if compares_version(statement, given, version, where_only=added):
         return True
     if isinstance(statement, Delete) or not isinstance(given, Table):
         return False
@@ -402,12 +409,13 @@ def _refuse_uncompared_values(statement: Any, table: Any, parameters: Collection
         for name, column in facts(mapper).columns.items()
         if column.key in {*names, *parameters}
     }
-    where: Any = () if statement.whereclause is None else visitors.iterate(statement.whereclause)
-    compared = [one for one in where if isinstance(one, ColumnClause)]
+    columns = facts(mapper).columns
     left = [
         name
         for name in sorted(compared_names(mapper, changed=changed, deleting=deleting))
-        if not any(facts(mapper).columns[name].shares_lineage(one) for one in compared)
+        if not compares_with_value(
+            statement.whereclause, columns[name], _rows_of(statement.table, columns[name])
+        )
     ]
     if left:
         cls, verb = mapper.class_.__name__, "DELETE" if deleting else "UPDATE"

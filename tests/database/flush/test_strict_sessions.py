@@ -14,6 +14,7 @@ from sqlalchemy import (
     event,
     insert,
     lambda_stmt,
+    or_,
     select,
     text,
     update,
@@ -308,6 +309,9 @@ UNSEEN = {
     "text": lambda s: s.execute(text("UPDATE strict_pages SET n = 5")),
     "text, of the connection": lambda s: s.connection().exec_driver_sql("DELETE FROM strict_pages"),
     "compared values": lambda s: s.execute(update(Compared).values(n=5)),
+    "compared values, perhaps": lambda s: s.execute(
+        update(Compared).where(or_(Compared.n == 0, Compared.id == 1)).values(n=5)
+    ),
     "delete of compared values": lambda s: s.execute(delete(Compared).where(Compared.id == 1)),
 }
 

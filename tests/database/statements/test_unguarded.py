@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 
 import pytest
-from sqlalchemy import DDL, delete, insert, lambda_stmt, select, text, update
+from sqlalchemy import DDL, delete, insert, lambda_stmt, or_, select, text, update
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session, aliased, sessionmaker
 
@@ -36,6 +36,8 @@ AROUND = [
     update(Account).values(balance=Account.id + 2),
     update(Account).values(owner="x", balance=Account.balance + 2),
     delete(Account).where(Account.id == 1),
+    update(Account).where(or_(Account.id == 1, Account.version == 1)).values(owner="x"),
+    delete(ACCOUNTS).where(ACCOUNTS.c.version > 0),
     update(Dog).where(Dog.id == 1).values(tricks="x"),
     lambda_stmt(lambda: update(Account).values(owner="x")),
     select(Account).from_statement(delete(Account).where(Account.id == 1).returning(Account)),
