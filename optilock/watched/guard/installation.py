@@ -14,7 +14,8 @@ autoflush, ``begin_nested``) is guarded; nothing else about the session changes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import functools
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from sqlalchemy import Column, ColumnElement, event
@@ -190,8 +191,8 @@ def guard_class(cls: type[Session]) -> None:
     cls.expire_all = guarded_expire_all(cls.expire_all)  # type: ignore[method-assign]
     for name in ("execute", "scalar", "scalars"):
         setattr(cls, name, guarded_execute(getattr(cls, name)))
-    if getattr(getattr(cls, "exec", None), "__module__", "").startswith("sqlmodel."):
-        setattr(cls, "exec", exec_of_sqlmodel)  # noqa: B010
+    if any(_is_of_sqlmodel(base.__dict__.get("exec")) for base in cls.__mro__):
+        setattr(cls, "exec", _guarded_exec(cls.exec))  # type: ignore[attr-defined]  # noqa: B010
     cls.bulk_save_objects = guarded_bulk_save(  # type: ignore[method-assign]
         cls.bulk_save_objects
     )
@@ -205,11 +206,34 @@ def guard_class(cls: type[Session]) -> None:
     listen_to_class(cls, **LISTENERS)
 
 
-def exec_of_sqlmodel(self: Any, statement: Any, **options: Any) -> Any:
-    """SQLModel's ``Session.exec``, whose own calls SQLAlchemy's ``execute`` past the guarded one.
+def _is_of_sqlmodel(method: Any) -> bool:
+    return getattr(method, "__module__", "").startswith("sqlmodel.")
 
-    ``AsyncSession.exec`` calls it, too.
+
+def _guarded_exec(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Replace SQLModel's ``Session.exec``, or the program's own over it.
+
+    SQLModel's calls SQLAlchemy's ``execute`` past the guarded one. ``AsyncSession.exec`` calls it,
+    too.
     """
+    if _is_of_sqlmodel(original):
+        return exec_of_sqlmodel
+
+    def send(self: Any, statement: Any, params: Any = None, **options: Any) -> Any:
+        given = {} if params is None else {"params": params}
+        return original(self, statement, **given, **options)
+
+    execute = guarded_execute(functools.wraps(original)(send))
+
+    @functools.wraps(original)
+    def exec(self: Any, statement: Any, *, params: Any = None, **options: Any) -> Any:
+        return execute(self, statement, params, **options)
+
+    return exec
+
+
+def exec_of_sqlmodel(self: Any, statement: Any, **options: Any) -> Any:
+    """Do what SQLModel's ``Session.exec`` does, with the guarded ``execute``."""
     from sqlmodel.sql.expression import SelectOfScalar
 
     results = self.execute(statement, **options)

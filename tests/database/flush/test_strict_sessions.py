@@ -511,3 +511,51 @@ def test_exec_of_sqlmodel_is_strict_too(engine):
         session.exec(update(Hero).where(unchanged(hero)).values(n=2))
         assert session.exec(sqlmodel_select(Hero.n, Hero.id)).all() == [(2, 1)]
     SQLModel.metadata.drop_all(engine, [SQLModel.metadata.tables["strict_heroes"]])
+
+
+class Logged(SQLModelSession):
+    """A program's own ``exec``, over SQLModel's."""
+
+    def exec(self, statement, **options):
+        self.info["sent"] = self.info.get("sent", 0) + 1
+        return super().exec(statement, **options)
+
+
+class Direct(SQLModelSession):
+    """Another one, which calls SQLAlchemy's method."""
+
+    def exec(self, statement, *, params=None, **options):
+        self.info["sent"] = self.info.get("sent", 0) + 1
+        return super().execute(statement, params, **options)
+
+
+class Through(SQLModelSession):
+    """One that calls the guarded method."""
+
+    def exec(self, statement, *, params=None, **options):
+        self.info["sent"] = self.info.get("sent", 0) + 1
+        return self.execute(statement, params, **options)
+
+
+@pytest.mark.usually("sqlite-wal")
+@pytest.mark.parametrize("cls", [Logged, Direct, Through])
+def test_an_exec_of_the_program_is_strict_too(engine, cls):
+    """B1: an override of SQLModel's exec() is guarded like that, and is still called."""
+    SQLModel.metadata.create_all(engine, [SQLModel.metadata.tables["strict_heroes"]])
+    with watch(sessionmaker(engine, class_=cls), strict=True)() as session:
+        session.add(Hero(id=1))
+        session.commit()
+        for statement in (update(Hero).values(n=1), text("UPDATE strict_heroes SET n = 1")):
+            with pytest.raises(UnguardedStatement):
+                session.exec(statement)
+        assert "sent" not in session.info
+        hero = session.get_one(Hero, 1)
+        session.exec(update(Hero).where(unchanged(hero)).values(n=2))
+        assert (hero.n, hero.version) == (2, 2)
+        assert session.exec(sqlmodel_select(Hero.n), params={}).all() in ([2], [(2,)])
+        assert session.info["sent"] == 2
+        session.exec(update(Hero), params=[{"id": 1, "n": 4, "version": 2}])
+        hero.n += 1
+        session.commit()
+        assert (hero.n, hero.version) == (5, 4)
+    SQLModel.metadata.drop_all(engine, [SQLModel.metadata.tables["strict_heroes"]])
