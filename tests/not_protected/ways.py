@@ -10,6 +10,7 @@ from sqlalchemy.dialects import mysql, postgresql, sqlite
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from optilock import ConcurrencyError, Versioned, bulk_update
+from tests.support.repositories import attach_to_session
 
 __all__ = ["WAYS", "Base", "GuardedPage", "Owner", "Page", "Way"]
 
@@ -102,7 +103,7 @@ def _form(session: Any, model: type[Any]) -> None:
 def _copied_and_merged(session: Any, model: type[Any]) -> None:
     row = session.get_one(model, 1)
     row.title = "mine"
-    session.merge(row)
+    attach_to_session(session, row)
 
 
 def _by_listener(session: Any, model: type[Any]) -> None:

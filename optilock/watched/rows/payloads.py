@@ -4,7 +4,9 @@ SQLAlchemy reads the stored row in the same call and writes the payload's values
 compares the version that was read a moment ago, so it never conflicts, and a change that the author
 of the payload has not seen is overwritten. So it is where a repository reads the row, copies the
 payload's values to it, and calls ``merge`` for the object that its session holds already: the
-``update`` and ``upsert`` of advanced-alchemy.
+``update`` and ``upsert`` of advanced-alchemy, which are known by the caller of ``merge``
+(:data:`REPOSITORIES`). For an object that a program has read and edited itself the call does
+nothing, and the flush compares its version.
 
 A strict session refuses such a merge and takes it back; another session gives an
 ``UnversionedMergeWarning``, once for each class. These are no such merge: a row that is new, values
@@ -14,8 +16,11 @@ has called ``expect()``, ``verify()`` or ``overwrite()``.
 
 from __future__ import annotations
 
+import inspect
+import sys
 import warnings
 from collections.abc import Iterable, Iterator
+from types import FrameType
 from typing import Any
 
 from sqlalchemy.orm import PassiveFlag, Session
@@ -27,6 +32,8 @@ from optilock.watched.rows.seen import version_seen
 from optilock.watched.session.record import is_strict, level_of_caller, session_record
 from optilock.watched.session.values import RowsOfTransaction
 
+#: Packages with a repository that copies payloads to rows which it reads, and merges these.
+REPOSITORIES = frozenset({"advanced_alchemy"})
 _WARNED = "_optilock_merge_warned"
 _ADVICE = (
     "its values would be written over changes that their author may not have seen. Read the row,"
@@ -48,14 +55,31 @@ def check_payloads(session: Session, copies: Iterable[State]) -> None:
 
 
 def check_held(session: Session, state: State) -> None:
-    """Check the merge of an object that the session holds: it can be meant for its edits only.
+    """Check the merge, by a repository, of an edited object that the session holds.
 
     Raises:
         ConfigurationError: the session is strict, and the object is edited.
     """
-    if state.session is session and state.key is not None and facts(state.mapper).guarded:
+    held = state.session is session and state.key is not None and facts(state.mapper).guarded
+    if held and state.modified and _package_of_caller() in REPOSITORIES:
         what = f"{state.class_.__name__} {identity_of(state)!r}"
         _check(session, state, f"got the edited {what}, which the session itself has just read")
+
+
+def _package_of_caller() -> str:
+    """Return the package whose code has called ``merge``, also of an ``AsyncSession``."""
+    frame: FrameType | None = inspect.currentframe()
+    greenlet: Any = sys.modules.get("greenlet")
+    current = None if greenlet is None else greenlet.getcurrent()
+    while frame is not None:
+        package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
+        if package not in ("optilock", "sqlalchemy"):
+            return package
+        frame = frame.f_back
+        if frame is None and current is not None:  # AsyncSession runs it in a greenlet
+            current = current.parent
+            frame = None if current is None else current.gr_frame
+    return ""
 
 
 def _check(session: Session, merged: State, what: str) -> None:
