@@ -14,7 +14,7 @@ from optilock.check.classes import check_mapping, check_rows, check_values
 from optilock.check.findings import Finding, Severity, error, weakness_finding
 from optilock.check.revisions import check_revisions, folders_of
 from optilock.check.subjects import CheckedTable, mappers_of, read_tables, subjects_of
-from optilock.check.triggers import check_cascades
+from optilock.check.triggers import check_cascades, check_functions
 from optilock.dialects import database_of
 from optilock.dialects.catalogue import StoredTable
 from optilock.dialects.engines import on_engine
@@ -72,6 +72,8 @@ def _findings(mappers: Collection[Mapper[Any]], engine: Engine) -> list[Finding]
         found += check_rows(connection, look.seen)
         connection.rollback()
         found += check_cascades(connection, subjects_of(mappers))
+        connection.rollback()
+        found += check_functions(connection, subjects_of(mappers))
         connection.rollback()
         stored = look.stored()
         for mapper in mappers:

@@ -14,7 +14,7 @@ from typing import Any
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
-from optilock.check.findings import Finding, error, unreadable_finding, warning
+from optilock.check.findings import Finding, error, note, unreadable_finding, warning
 from optilock.check.subjects import CheckedTable, Subject
 from optilock.dialects import database_of
 from optilock.dialects.base import Cascade
@@ -295,6 +295,20 @@ def check_cascades(connection: Connection, subjects: Iterable[Subject]) -> Itera
             connection.rollback()
             continue
         yield from (_finding(one, schema) for one in found if one.table in names)
+
+
+def check_functions(connection: Connection, subjects: Iterable[Subject]) -> Iterator[Finding]:
+    """Find functions of triggers whose tables are dropped, in the schemas of the classes."""
+    guards = database_of(connection.dialect).guard_triggers(connection.dialect)
+    for schema in dict.fromkeys(subject.table.schema for subject in subjects):
+        for name in guards.unused_functions(connection, schema):
+            yield note(
+                "unused-function",
+                name,
+                "No trigger calls this function of optilock: its table, or its trigger, was dropped"
+                " without the class (by a reflected MetaData, or SQL), and the function was left.",
+                f"DROP FUNCTION {name}();",
+            )
 
 
 def _finding(found: Cascade, schema: str | None) -> Finding:

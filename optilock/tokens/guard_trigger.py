@@ -144,6 +144,11 @@ def read_mark(source: str, table: str, schema: str | None) -> GuardTrigger | Non
         return None
 
 
+def is_guard_source(source: str) -> bool:
+    """Return whether this is the text of a guard trigger, on any table."""
+    return _MARK in source
+
+
 def is_guard(name: str) -> bool:
     """Return whether this is the name of a guard trigger."""
     return name.startswith(_PREFIX)

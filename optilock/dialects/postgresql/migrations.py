@@ -39,7 +39,7 @@ from optilock.dialects.migrations import (
 )
 from optilock.dialects.postgresql.weak_settings import NO_BUMP, RELATION, Relation
 from optilock.dialects.values import plain_ddl, quote_name, quote_table, sql_literal, sql_of
-from optilock.tokens.guard_trigger import GuardTrigger
+from optilock.tokens.guard_trigger import GuardTrigger, is_guard_source
 
 HERE = (
     "CASE WHEN CAST(:schema AS text) IS NULL THEN pg_table_is_visible(c.oid)"
@@ -95,6 +95,15 @@ class PostgreSQLGuard(GuardTriggers):
             for table, name, source, enabled, of_parent, fires, whole in rows
         ]
 
+    def unused_functions(self, connection: sa.Connection, schema: str | None) -> list[str]:
+        """Return them with their schemas. DROP TABLE drops a trigger and leaves its function."""
+        rows = connection.execute(_UNUSED, {"schema": schema})
+        return [
+            f"{quote_name(self.dialect, of)}.{quote_name(self.dialect, name)}"
+            for of, name, source in rows
+            if is_guard_source(source) or _MOVES.fullmatch(source)
+        ]
+
     def fires(self, guard: GuardTrigger) -> str:
         same = f"{self.new(guard.column)} = {self.old(guard.column)}"
         return f"{_FIRES} WHEN {_bare(same)}"
@@ -140,6 +149,18 @@ class PostgreSQLGuard(GuardTriggers):
             f"    RAISE EXCEPTION USING MESSAGE = {sql_literal(self.refusal(guard))},\n"
             f"        HINT = {sql_literal(hint)}, ERRCODE = 'integrity_constraint_violation';\n"
         )
+
+
+_UNUSED = sa.text(
+    "SELECT n.nspname, p.proname, p.prosrc FROM pg_proc p"
+    " JOIN pg_namespace n ON n.oid = p.pronamespace WHERE p.prorettype = CAST('trigger' AS regtype)"
+    " AND CASE WHEN CAST(:schema AS text) IS NULL THEN pg_function_is_visible(p.oid)"
+    " ELSE n.nspname = CAST(:schema AS text) END"
+    " AND NOT EXISTS (SELECT FROM pg_trigger t WHERE t.tgfoid = p.oid)"
+    " ORDER BY n.nspname, p.proname"
+)
+#: The body that :func:`version_trigger` makes.
+_MOVES = re.compile(r" BEGIN NEW\.(.+) := COALESCE\(OLD\.\1, 0\) \+ 1; RETURN NEW; END ")
 
 
 def version_trigger(names: Names) -> TriggerDDL:

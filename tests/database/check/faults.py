@@ -258,7 +258,7 @@ def of_postgresql() -> list[tuple[Any, ...]]:
         (
             "guard that nobody asked for",
             lambda e: guard(e, Plain, "bump"),
-            "DROP TRIGGER optilock_guard_ck_plain ON ck_plain",
+            "DROP FUNCTION optilock_guard_ck_plain CASCADE",
             "unasked-trigger",
             "ck_plain.optilock_guard_ck_plain",
         ),

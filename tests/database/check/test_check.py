@@ -8,12 +8,12 @@ import types
 from typing import Any
 
 import pytest
-from sqlalchemy import DateTime, text
+from sqlalchemy import DateTime, MetaData, text
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, registry
 
 from optilock import ConfigurationError, Versioned
 from optilock.check import Severity, check
-from optilock.tokens import CompareValues, Counter, Unique
+from optilock.tokens import CompareValues, Counter, RowVersion, Unique
 
 pytestmark = pytest.mark.engines("sqlite-wal", "postgresql", "mariadb")
 
@@ -189,3 +189,32 @@ def test_what_has_no_classes_is_refused(engine):
     for nothing in (json, [], DeclarativeBase):
         with pytest.raises(ConfigurationError, match="no mapped classes"):
             check(nothing, engine)
+
+
+@pytest.mark.engines("postgresql")
+@pytest.mark.parametrize("token", [Counter(), RowVersion()], ids=["guard", "row-version"])
+def test_a_function_that_a_dropped_table_has_left_is_noted(engine, token):
+    """PostgreSQL drops the trigger with its table; a reflected MetaData has no function."""
+
+    class Base(DeclarativeBase):
+        pass
+
+    class Page(Versioned, Base):
+        __tablename__ = "ck_left"
+        __version_token__ = token
+        __version_guard__ = None if token.has_trigger else "reject"
+        id: Mapped[int] = mapped_column(primary_key=True)
+
+    other = models().Base
+    for made in (Base, other):
+        made.metadata.create_all(engine)
+    assert "unused-function" not in found(check(other, engine))
+    reflected = MetaData()
+    reflected.reflect(engine)
+    reflected.drop_all(engine)
+    other.metadata.create_all(engine)
+    [left] = [one for one in check(other, engine) if one.code == "unused-function"]
+    assert left.severity is Severity.NOTE
+    with engine.begin() as connection:
+        connection.execute(text(left.advice))
+    assert "unused-function" not in found(check(other, engine))
