@@ -166,12 +166,12 @@ class WorkerLoop:
     async def _finished(self, message: Message, failure: Failure | None) -> None:
         async with self._lock:
             if not self._held.let_go(message):
-                return  # it was given up before
+                self._returned(message)  # it was given up before
+                return
         if failure is not None:
             await self._failed(message, failure)
             return
-        name = self._queue.name
-        events.emit(lambda: events.Handled(name, message.id, message.receives))
+        self._report_handled(message)
         if self._sessions is None:
             self._done_since = self._done_since if self._done else time.monotonic()
             self._done.append(message)
@@ -180,17 +180,48 @@ class WorkerLoop:
         if message.id in failure.lost:
             log_lost(self._queue.name, message.id)
             return
+        self._report_failed(message, failure)
+        try:
+            await self._fail(message, failure)
+        except (ReceiptExpired, MessageNotFound):
+            log_lost(self._queue.name, message.id)
+
+    async def _given_up(self, message: Message) -> None:
+        """Fail the message of a handler that has not returned in time.
+
+        The handler may return at the last moment. If its own transaction has deleted the message by
+        then, the message is handled.
+        """
+        handled, failure = (
+            False,
+            failure_of(HandlerTimeout("The handler has not returned in time.")),
+        )
+        try:
+            await self._fail(message, failure)
+        except MessageNotFound:
+            handled = self._sessions is not None
+            if not handled:
+                log_lost(self._queue.name, message.id)
+        except ReceiptExpired:
+            log_lost(self._queue.name, message.id)
+        finally:
+            if handled:
+                self._report_handled(message)
+            else:
+                self._report_failed(message, failure)
+
+    def _report_handled(self, message: Message) -> None:
+        name = self._queue.name
+        events.emit(lambda: events.Handled(name, message.id, message.receives))
+
+    def _report_failed(self, message: Message, failure: Failure) -> None:
         name, error = self._queue.name, failure.error
         log_failure(name, message, failure)
         if error is not None:
             events.emit(lambda: events.HandlingFailed(name, message.id, message.receives, error))
-        delay = self._settings.delay(name, message)
-        try:
-            await self._fail(message, failure, delay)
-        except (ReceiptExpired, MessageNotFound):
-            log_lost(self._queue.name, message.id)
 
-    async def _fail(self, message: Message, failure: Failure, delay: float) -> None:
+    async def _fail(self, message: Message, failure: Failure) -> None:
+        delay = self._settings.delay(self._queue.name, message)
         try:
             await result_of(self._queue.fail_within(LOCK_WAIT, message, failure, delay))
         except DBAPIError as error:
@@ -250,13 +281,11 @@ class WorkerLoop:
             late = self._held.late(seconds, lock_first=self._sessions is not None)
             for message in late:
                 self._held.let_go(message)
-        for message in late:
-            self._leave(message)
+                self._leave(message)
         for message in late:
             await self._transactions.end(message)
         for message in late:
-            timeout = HandlerTimeout("The handler has not returned in time.")
-            await self._failed(message, failure_of(timeout))
+            await self._given_up(message)
         if late:
             self._waiter.wake()
 
@@ -347,6 +376,9 @@ class WorkerLoop:
         """Let its handler run, and have another thread or task for the next one."""
         raise NotImplementedError
 
+    def _returned(self, message: Message) -> None:
+        """Note that a handler has ended whose message the worker does not hold any more."""
+
 
 class Worker(WorkerLoop):
     """The loop of one process over one queue, with handlers in threads."""
@@ -360,6 +392,8 @@ class Worker(WorkerLoop):
         self._lock = ThreadLock()
         self._asleep = False
         self._started = 0
+        #: Receipts of the messages whose handlers were given up, and have not ended.
+        self._left: set[str | None] = set()
         self._next: threads.SimpleQueue[Message | None] = threads.SimpleQueue()
         self._over: threads.SimpleQueue[tuple[Message, Failure | None]]
         self._over = threads.SimpleQueue()
@@ -421,7 +455,14 @@ class Worker(WorkerLoop):
     # -- threads ---------------------------------------------------------------------------------
 
     def _leave(self, message: Message) -> None:
+        self._left.add(message.receipt)
         self._start_thread()
+
+    def _returned(self, message: Message) -> None:
+        if message.receipt in self._left:  # its thread takes messages again: one too many
+            self._left.remove(message.receipt)
+            self._started -= 1
+            self._next.put(None)
 
     def _start_thread(self) -> None:
         self._started += 1

@@ -118,6 +118,8 @@ class HeldMessages:
     def has_lock(self, message: Message) -> None:
         """Note that its handler's transaction has deleted it: its time begins. From any thread."""
         self.locked[message.receipt] = time.monotonic()
+        if self.messages.get(message.id) is not message:  # last: it may be let go at any moment
+            self.locked.pop(message.receipt, None)
 
     def let_go(self, message: Message) -> bool:
         """Send no more heartbeats for it; return whether it was still held."""

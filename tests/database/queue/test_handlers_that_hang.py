@@ -13,7 +13,9 @@ from sqlalchemy import func, insert, select, text
 from sqlalchemy.ext.asyncio import async_sessionmaker
 from sqlalchemy.orm import sessionmaker
 
+from optilock import events
 from optilock.queue import AsyncQueue, Draft, Message, Queue
+from optilock.queue.worker_state import HeldMessages
 from tests.database.queue.test_async_queue import runner as runner
 from tests.database.queue.test_async_queue import sync as sync
 from tests.database.queue.test_async_queue import until as until_awaited
@@ -220,3 +222,61 @@ def test_a_transaction_that_is_no_handlers_is_never_ended(queue, hang):
         until(lambda: not worker._held.running, 20)
         assert other.scalar(text("SELECT 1")) == process
         other.rollback()
+
+
+@pytest.mark.parametrize("with_session", [True, False])
+def test_a_handler_that_returns_while_it_is_given_up(queue, hang, monkeypatch, with_session):
+    """E2: it returns between the look at its time and the end of its transaction.
+
+    With a session its effect is stored, and its message is handled. Without one the message comes
+    again, as at every end after the timeout.
+    """
+    heard: list[Any] = []
+    returned = threading.Event()
+
+    def handle(message: Message, session: Any = None) -> None:
+        if session is not None:
+            session.execute(effect_of(queue, message))
+        if message.receives == 1:
+            hang.wait(30)
+
+    options = {"sessions": sessionmaker(queue.engine)} if with_session else {}
+    worker = queue.worker(handle, timeout=0.2, retry=lambda receives: 0.0, grace=5, **options)
+    end, over = worker._transactions.end, worker._transactions.over
+
+    def note_return(message: Message) -> None:
+        over(message)
+        returned.set()
+
+    async def let_it_return(message: Message) -> None:
+        hang.set()
+        assert returned.wait(20)
+        await end(message)
+
+    monkeypatch.setattr(worker._transactions, "end", let_it_return)
+    monkeypatch.setattr(worker._transactions, "over", note_return)
+    queue.send("late")
+    with events.listening(heard.append), Running(worker):
+        until(lambda: any(type(one) is events.Handled for one in heard), 20)
+        until(lambda: left(queue) == 0, 20)
+        until(lambda: worker._started == 1)  # its thread has not become one too many
+        assert not worker._left
+    told = [(type(one).__name__, one.receives) for one in heard if hasattr(one, "receives")]
+    assert told == [("Handled", 1)] if with_session else [("HandlingFailed", 1), ("Handled", 2)]
+    assert effects(queue, queue.engine) == int(with_session)
+    assert not worker._held.locked
+
+
+@pytest.mark.engines("sqlite-wal")
+def test_a_lock_that_is_noted_for_a_message_given_up_is_forgotten(queue):
+    """E2: its handler gets the lock after that; receipts would be kept for ever."""
+    queue.send("late")
+    [message] = queue.receive()
+    held = HeldMessages()
+    held.take([message])
+    assert held.begin(message)
+    held.has_lock(message)
+    assert list(held.locked) == [message.receipt]
+    held.let_go(message)
+    held.has_lock(message)
+    assert not held.locked
