@@ -370,6 +370,9 @@ class Database(RowLocks, Values):
         """Settings of the connection or the server under which less is noticed."""
         return iter(())
 
+    #: Do triggers fire for rows that a foreign key changes (``ON DELETE SET NULL``)?
+    cascades_fire_triggers: bool = True
+
     def silent_cascades(self, connection: sa.Connection, schema: str | None) -> list[Cascade]:
         """Foreign keys of a schema that change rows behind the back of the row's triggers."""
         return []

@@ -79,6 +79,7 @@ from optilock.watched.rows.stored import stored_key
 from optilock.watched.session.connections import connection_to_write, given_session
 from optilock.watched.session.record import demands_of
 from optilock.watched.statements.call import flush_before
+from optilock.watched.statements.silent_cascades import refuse_silent_delete
 
 P = ParamSpec("P")
 A = TypeVar("A", bound="Arguments")
@@ -232,6 +233,7 @@ def delete(given: Arguments) -> Stored:
     session, asked = _asked("delete", given)
     asked = asked.of_stored_row(session)
     row, versions = asked.row, asked.wanted
+    refuse_silent_delete(session, row.mapper)
     return _write(session, Change(row.mapper, row.identity, versions=versions, deletes=True), asked)
 
 

@@ -19,7 +19,15 @@ import optilock.alembic  # noqa: F401
 from optilock import OptilockError, watch
 from optilock.tokens import Counter
 from tests.engines import Target
-from tests.not_protected.ways import WAYS, Base, GuardedPage, Owner, Page, Way
+from tests.not_protected.ways import (
+    WAYS,
+    Base,
+    GuardedPage,
+    Owner,
+    OwnerOfGuarded,
+    Page,
+    Way,
+)
 
 __all__ = [
     "COLUMNS",
@@ -153,10 +161,10 @@ def _judged(act: Callable[[], None], is_lost: Callable[[], bool]) -> str:
 
 def _fill(engine: Engine, model: type[Any]) -> None:
     with engine.begin() as connection:
-        for one in (Page, GuardedPage, Owner):
+        for one in (Page, GuardedPage, Owner, OwnerOfGuarded):
             connection.execute(delete(one.__table__))
         owners = [{"id": 1, "version": 1}, {"id": 2, "version": 1}]
-        connection.execute(insert(Owner.__table__), owners)
+        connection.execute(insert(model.owner.__table__), owners)
         row = {"id": 1, "title": "first", "owner_id": 1, "version": 1}
         connection.execute(insert(model.__table__), [row])
 

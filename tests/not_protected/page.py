@@ -58,8 +58,10 @@ _TAIL = """\
   the trigger as well.
 * A DELETE by another program. Those that have read the row get a conflict; what the DELETE
   itself has not seen is gone.
-* MariaDB fires no trigger for what a foreign key does by itself. `optilock check` finds such
-  keys (`silent-cascade`).
+* MariaDB fires no trigger for what a foreign key does by itself (`ON DELETE SET NULL`,
+  `ON UPDATE CASCADE`), so a strict session refuses the DELETE, or the new key, of the row that it
+  refers to. Another program's DELETE of that row is not seen: `optilock check` finds such keys
+  (`silent-cascade`).
 * Rows that were not there to be read: see [guarantees](guarantees.md#what-the-tables-leave-out).
 """
 

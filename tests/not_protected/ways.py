@@ -12,7 +12,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from optilock import ConcurrencyError, Versioned, bulk_update
 from tests.support.repositories import attach_to_session
 
-__all__ = ["WAYS", "Base", "GuardedPage", "Owner", "Page", "Way"]
+__all__ = ["WAYS", "Base", "GuardedPage", "Owner", "OwnerOfGuarded", "Page", "Way"]
 
 
 class Base(DeclarativeBase):
@@ -24,21 +24,27 @@ class Owner(Versioned, Base):
     id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
 
 
+class OwnerOfGuarded(Versioned, Base):
+    __tablename__ = "written_guarded_owners"
+    id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+
+
 class _Columns:
     id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
     title: Mapped[str]
-    owner_id: Mapped[int | None] = mapped_column(
-        ForeignKey("written_owners.id", ondelete="SET NULL")
-    )
 
 
 class Page(_Columns, Versioned, Base):
     __tablename__ = "written_pages"
+    owner = Owner
+    owner_id: Mapped[int | None] = mapped_column(ForeignKey(Owner.id, ondelete="SET NULL"))
 
 
 class GuardedPage(_Columns, Versioned, Base):
     __tablename__ = "written_guarded_pages"
     __version_guard__ = "reject"
+    owner = OwnerOfGuarded
+    owner_id: Mapped[int | None] = mapped_column(ForeignKey(OwnerOfGuarded.id, ondelete="SET NULL"))
 
 
 class Visit(Base):
@@ -127,7 +133,7 @@ def _by_another_program(make: Any, model: type[Any], meanwhile: Callable[[], Non
 
 def _cascade(make: Any, model: type[Any], meanwhile: Callable[[], None]) -> None:
     with make() as session:
-        session.delete(session.get_one(Owner, 1))
+        session.delete(session.get_one(model.owner, 1))
         session.commit()
 
 

@@ -74,6 +74,7 @@ from optilock.watched.rows.touch import TOUCHES, touch_again
 from optilock.watched.rows.unknown_versions import UNREAD_STATES
 from optilock.watched.session.order import only_guard_listens
 from optilock.watched.session.record import SessionRecord, is_strict, record_of
+from optilock.watched.statements.silent_cascades import refuse_silent_flush
 
 #: Values that are no expressions.
 _VALUES = frozenset({int, str, float, bool, bytes, type(None)})
@@ -273,6 +274,7 @@ def _refuse(session: Session, record: SessionRecord, objects: Any) -> None:
         refuse_unread(session, objects)
     if is_strict(session):
         refuse_forgotten_rows(session, objects)
+        refuse_silent_flush(session, objects)
 
 
 def _begin(session: Session, uow: Any) -> None:

@@ -18,8 +18,9 @@ finds the rows of its statement.
     as it was, that write rows which no demand can be compared with, or that write rows without a
     version in a strict session. :mod:`~optilock.watched.statements.sql_text` finds the tables that
     a SQL text writes, and :mod:`~optilock.watched.statements.comparisons` the columns that a WHERE
-    compares with values. :mod:`~optilock.watched.statements.requests` refuses writes that ignore
-    the condition of a request.
+    compares with values. :mod:`~optilock.watched.statements.silent_cascades` refuses deletes for
+    which the database changes guarded rows without a trigger, and
+    :mod:`~optilock.watched.statements.requests` writes that ignore the condition of a request.
 
 In any session, :mod:`~optilock.watched.statements.bulk` writes many rows by key and reports each,
 and :mod:`~optilock.watched.statements.unguarded` finds statements that bypass the version.

@@ -54,6 +54,7 @@ from optilock.watched.session.connections import (
 from optilock.watched.session.record import demands_of, is_watched, session_record
 from optilock.watched.statements.by_key import attempt_from_values, refuse_compared
 from optilock.watched.statements.call import flush_before
+from optilock.watched.statements.silent_cascades import refuse_silent_delete
 from optilock.watched.statements.version import VersionType
 from optilock.watched.writes.answers import fill_in
 from optilock.watched.writes.send import read_missed, resend, send
@@ -128,6 +129,7 @@ def bulk_delete(
     given = rows_to_delete(model, rows)
     if not given.rows:
         return BulkResult()
+    refuse_silent_delete(session, given.mapper)
     _, lost = _send(session, given)
     deleted = [row.identity for place, row in enumerate(given.rows) if place not in lost]
     for identity in deleted:

@@ -214,6 +214,16 @@ def tables_written(sql: str, names: Collection[str]) -> set[str]:
     }
 
 
+def tables_deleted(sql: str, names: Collection[str]) -> set[str]:
+    """Return those of the tables with these names whose rows it may delete."""
+    return {
+        name
+        for one in _statements(sql)
+        for name, verb in _writes(one, names)
+        if name in names and verb in ("DELETE", "REPLACE", "MERGE")
+    }
+
+
 def sql_of(statement: Any) -> str | None:
     """Return the text of ``text()``, of ``DDL()``, or of ``columns()`` or ``from_statement()``.
 

@@ -80,6 +80,10 @@ from optilock.undocumented.statements import (
 from optilock.watched.session.record import level_of_caller
 from optilock.watched.statements.comparisons import compares_with_value
 from optilock.watched.statements.refusals import inner_writes_of, leaves_version, replaces_rows
+from optilock.watched.statements.silent_cascades import (
+    refuse_silent_statement,
+    refuse_silent_text,
+)
 from optilock.watched.statements.sql_text import calls_code, may_write, sql_of, unversioned_writes
 from optilock.watched.statements.version import version_is_added
 
@@ -362,12 +366,14 @@ def refuse_unguarded(
         statement = statement.statement
     if isinstance(statement, (Update, Delete)):
         _refuse_change(statement, params)
+        refuse_silent_statement(statement, dialect)
     elif (sql := sql_of(statement)) is not None:
         refuse_unguarded_text(sql, dialect())
         return
     for one in inner_writes_of(statement):
         if isinstance(one, (Update, Delete)):
             _refuse_change(one, None)
+            refuse_silent_statement(one, dialect)
 
 
 def refuse_unguarded_text(sql: str, dialect: Dialect | None) -> None:
@@ -375,6 +381,7 @@ def refuse_unguarded_text(sql: str, dialect: Dialect | None) -> None:
     if may_write(sql):
         for problem in problems_of_text(sql, dialect):
             raise UnguardedStatement(f"{problem} Nothing was sent.")
+        refuse_silent_text(sql, dialect)
 
 
 def _refuse_change(statement: Update | Delete, params: Any) -> None:
