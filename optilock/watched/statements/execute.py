@@ -39,9 +39,12 @@ from collections.abc import Callable
 from typing import Any
 
 from sqlalchemy import Connection, Delete, Insert, Select, StatementLambdaElement, Update
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import FromStatement, Mapper, Session
 from sqlalchemy.schema import DefaultGenerator
 
+from optilock import events
+from optilock.dialects.transient import ended_by_conflict
 from optilock.errors import ConfigurationError
 from optilock.mapped import facts
 from optilock.mapping.tables import owner_of
@@ -91,26 +94,33 @@ from optilock.watched.statements.version import (
 )
 from optilock.watched.writes.shapes import is_of_mappers
 
+#: An attribute of an error: listeners of events have got its conflict.
+_REPORTED = "_optilock_reported"
+
 
 def guarded_execute(original: Execute) -> Execute:
     """Replace ``execute``, ``scalar`` or ``scalars`` of a session."""
 
     @functools.wraps(original)
     def execute(self: Session, statement: Any, params: Any = None, **options: Any) -> Any:
-        if type(statement) is not Select:
-            return _send_change(Call(self, original, statement, params, options))
-        demands = self.__dict__.get(RECORD_KEY, SessionRecord).demands
-        if demands is not None:
-            refuse_inner_writes(demands, statement)
-        if is_strict(self):
-            refuse_unversioned_change(statement)
-            _refuse_unguarded(Call(self, original, statement, params, options))
-        reads: Reads | None = self.__dict__.get(READS_KEY)
-        if reads is not None and lock_of(statement) is None:
-            statement = reads.locked(self, statement, params, options)
-        if lock_of(statement) is not None or LOCKED_ROWS in self.__dict__:
-            return run_query(self, original, statement, params, options)
-        return original(self, statement, params, **options)  # most are
+        try:
+            if type(statement) is not Select:
+                return _send_change(Call(self, original, statement, params, options))
+            demands = self.__dict__.get(RECORD_KEY, SessionRecord).demands
+            if demands is not None:
+                refuse_inner_writes(demands, statement)
+            if is_strict(self):
+                refuse_unversioned_change(statement)
+                _refuse_unguarded(Call(self, original, statement, params, options))
+            reads: Reads | None = self.__dict__.get(READS_KEY)
+            if reads is not None and lock_of(statement) is None:
+                statement = reads.locked(self, statement, params, options)
+            if lock_of(statement) is not None or LOCKED_ROWS in self.__dict__:
+                return run_query(self, original, statement, params, options)
+            return original(self, statement, params, **options)  # most are
+        except DBAPIError as error:
+            _report_conflict(self, error)
+            raise
 
     setattr(execute, ORIGINAL_KEY, original)
     return execute
@@ -138,6 +148,19 @@ def _send_change(call: Call) -> Any:
         refuse_insert(statement, call.params)
     _note_unseen(call, statement)
     return call.send()
+
+
+def _report_conflict(session: Session, error: DBAPIError) -> None:
+    """Report a conflict for which the database has ended the transaction of a session.
+
+    A unit, and a flush, report theirs when they are rolled back, with the rows that have moved.
+    """
+    record: SessionRecord = session_record(session)
+    if record.owner is not None or record.flush is not None or hasattr(error, _REPORTED):
+        return
+    if events.listeners and ended_by_conflict(error):
+        setattr(error, _REPORTED, True)
+        events.emit(lambda: events.Conflict(()))
 
 
 def _refuse_unguarded(call: Call) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import Engine, ForeignKey, String, delete, select, update
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import async_sessionmaker
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sessionmaker
 
@@ -211,6 +212,25 @@ def test_a_conflict_for_which_the_database_ends_the_transaction_is_heard(
 
     assert kinds(heard) == ["Conflict", "Failed"]
     assert heard[0].tables == (("heard_papers",) if heard[0].entries else ())
+
+
+@pytest.mark.engines("postgresql")
+@pytest.mark.parametrize("way", ["execute", "scalars", "get"])
+def test_such_a_conflict_is_heard_outside_of_units_too(sessions, heard, way):
+    """B4: once; the error is the driver's, because nothing has read the rows again."""
+    with pytest.raises(DBAPIError) as caught, sessions() as session:
+        session.connection(execution_options={"isolation_level": "REPEATABLE READ"})
+        session.scalars(select(Paper.title)).all()
+        write(sessions)
+        if way == "get":
+            session.get(Paper, 1, with_for_update=True)
+        else:
+            changed = update(Paper).where(Paper.id == 1).values(title="ours")
+            getattr(session, way)(changed)
+
+    assert caught.value.orig.sqlstate == "40001"
+    assert [type(one) for one in heard] == [events.Conflict]
+    assert heard[0].entries == heard[0].tables == ()
 
 
 @pytest.mark.engines("postgresql")
