@@ -6,17 +6,28 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from sqlalchemy import ForeignKey, delete, text, update
+from sqlalchemy import ForeignKey, String, delete, text, update
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.orm import Mapped, Session, mapped_column, relationship, sessionmaker
+from sqlalchemy.orm import (
+    DeclarativeBase,
+    Mapped,
+    Session,
+    mapped_column,
+    relationship,
+    sessionmaker,
+)
 
 from optilock import ConfigurationError, Versioned, bulk_delete, entities, watch
 from optilock.statements import unchanged
-from tests.support.models import Base, key
+from tests.support.models import key
 
 pytestmark = pytest.mark.engines("mariadb")
 
 BY_DATABASE = {"ondelete": "SET NULL", "onupdate": "CASCADE"}
+
+
+class Base(DeclarativeBase):
+    type_annotation_map = {str: String(60)}
 
 
 class Shelf(Versioned, Base):

@@ -25,13 +25,13 @@ pytestmark = pytest.mark.engines("sqlite-wal")
 Edit = Callable[[Session], object]
 
 
-class Parent(Versioned, Base):
+class TagParent(Versioned, Base):
     __tablename__ = "tg_parents"
     id: Mapped[int] = key()
-    children: Mapped[list[Child]] = relationship()
+    children: Mapped[list[TagChild]] = relationship()
 
 
-class Child(Versioned, Base):
+class TagChild(Versioned, Base):
     """It does not know its parent."""
 
     __tablename__ = "tg_children"
@@ -177,12 +177,12 @@ def test_a_root_keeps_its_tag_where_its_version_stays(session, tables, edit):
 
 def test_an_object_has_no_tag_while_a_collection_takes_it_in(store, watched):
     """B5: its own attributes are as they were; the flush gives it the parent's key."""
-    store(Parent(id=1), Child(id=1))
+    store(TagParent(id=1), TagChild(id=1))
     session = watched()
-    child, parent = session.get_one(Child, 1), session.get_one(Parent, 1)
+    child, parent = session.get_one(TagChild, 1), session.get_one(TagParent, 1)
     before = etag_of(child)
     parent.children.append(child)
-    with pytest.raises(ConfigurationError, match=r"Parent\.children"):
+    with pytest.raises(ConfigurationError, match=r"TagParent\.children"):
         etag_of(child)
     session.flush()
     assert etag_of(child) != before
