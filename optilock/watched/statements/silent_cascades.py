@@ -24,7 +24,9 @@ from optilock.dialects import database_of
 from optilock.errors import ConfigurationError
 from optilock.mapped import State, facts, identity_of
 from optilock.mapping.tables import owner_of, versioned_tables
+from optilock.undocumented.flushes import is_orphan
 from optilock.undocumented.statements import names_set_by
+from optilock.watched.rows.roots import LOADED_OR_PENDING
 from optilock.watched.session.connections import engine_to_write
 from optilock.watched.session.record import is_strict, is_watched
 from optilock.watched.statements.sql_text import tables_deleted
@@ -38,7 +40,8 @@ def refuse_silent_flush(session: Session, objects: Any) -> None:
     Raises:
         ConfigurationError: it would, and fire no trigger. Nothing was sent.
     """
-    for event, rows in (("ondelete", session.deleted), ("onupdate", session.dirty)):
+    deleted = (*session.deleted, *_orphans(session))
+    for event, rows in (("ondelete", deleted), ("onupdate", session.dirty)):
         silent: dict[Mapper[Any], list[ForeignKeyConstraint]] = {}  # once for a class
         for obj in rows:
             state = instance_state(obj)
@@ -99,6 +102,17 @@ def _fires_triggers(dialect: Dialect | None) -> bool:
 
 
 # -- foreign keys ----------------------------------------------------------------------------------
+
+
+def _orphans(session: Session) -> Iterator[Any]:
+    """Yield the objects that the flush deletes because a parent has let them go."""
+    for parent in session.dirty:
+        state = instance_state(parent)
+        for one in state.mapper.relationships:
+            if one.cascade.delete_orphan and one.key in state.committed_state:
+                for child in state.get_history(one.key, LOADED_OR_PENDING).deleted:
+                    if child is not None and is_orphan(one.mapper, [instance_state(child)]):
+                        yield child
 
 
 def _silent_for(

@@ -30,12 +30,19 @@ class Base(DeclarativeBase):
     type_annotation_map = {str: String(60)}
 
 
+class Room(Versioned, Base):
+    __tablename__ = "si_rooms"
+    id: Mapped[int] = key()
+    shelves: Mapped[list[Shelf]] = relationship(cascade="all, delete-orphan")
+
+
 class Shelf(Versioned, Base):
     """Its jars are left to the database."""
 
     __tablename__ = "si_shelves"
     id: Mapped[int] = key()
     name: Mapped[str | None]
+    room_id: Mapped[int | None] = mapped_column(ForeignKey("si_rooms.id"))
 
 
 class Jar(Versioned, Base):
@@ -75,10 +82,17 @@ class Cup(Versioned, Base):
 
 @pytest.fixture
 def make(engine: Any, tables: Any, store: Any) -> Any:
-    tables(Shelf, Jar, Rack, Pot, Hook, Cup)
-    store(Shelf(id=1), Rack(id=1), Hook(id=1))
+    tables(Room, Shelf, Jar, Rack, Pot, Hook, Cup)
+    store(Room(id=1))
+    store(Shelf(id=1, room_id=1), Rack(id=1), Hook(id=1))
     store(Jar(id=1, shelf_id=1), Pot(id=1, rack_id=1), Cup(id=1, hook_id=1))
     return watch(sessionmaker(engine), strict=True)
+
+
+def let_go(session: Session) -> None:
+    room = session.get_one(Room, 1)
+    room.shelves.clear()
+    session.flush()
 
 
 def new_key(session: Session) -> None:
@@ -88,6 +102,7 @@ def new_key(session: Session) -> None:
 
 WAYS: dict[str, Callable[[Session], object]] = {
     "object": lambda s: s.delete(s.get_one(Shelf, 1)) or s.flush(),
+    "orphan": let_go,
     "key of the object": new_key,
     "delete": lambda s: s.execute(delete(Shelf).where(unchanged(s.get_one(Shelf, 1)))),
     "update": lambda s: s.execute(update(Shelf).where(Shelf.version == 1).values(id=2)),
