@@ -32,7 +32,15 @@ from sqlalchemy.orm import Mapper
 
 from optilock.errors import ConfigurationError, Entry
 from optilock.mapped import facts, opts_out
-from optilock.mapping import attribute, checks, moves, original_values, tables, triggers
+from optilock.mapping import (
+    attribute,
+    checks,
+    first_versions,
+    moves,
+    original_values,
+    tables,
+    triggers,
+)
 from optilock.resolvers.resolution import OnDelete, Resolution, Resolver
 from optilock.tokens import CompareValues, Counter, RowVersion, Timestamp, Token, Unique
 from optilock.tokens.guard_trigger import GuardTrigger, Policy
@@ -273,6 +281,7 @@ def _check_class(mapper: Mapper[Any], cls: type[Any]) -> None:
     tables.share_table(mapper)
     if token is not None:
         tables.register_tables(mapper, column)
+        first_versions.write_first_versions()
         if token.made_by == "application":
             attribute.require_assigned(mapper)
         else:

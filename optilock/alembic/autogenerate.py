@@ -23,6 +23,8 @@ from optilock import tokens
 from optilock.alembic import version_column as op
 from optilock.alembic.autogenerate_triggers import Key, add_trigger_operations, key_of, tables_of
 from optilock.alembic.operations import VersionOperation
+from optilock.mapping.first_versions import with_first_version
+from optilock.mapping.tables import versioned_tables
 from optilock.rollout.claim import PREFIX as CLAIM
 from optilock.tables import VERSION_TABLE, table_sets
 from optilock.tokens import Counter, Token
@@ -44,10 +46,12 @@ def compare_tables(
     for operation in upgrade.ops:
         if _drops_one(operation, own):
             continue
+        key = (getattr(operation, "schema", None), str(getattr(operation, "table_name", "")))
+        if isinstance(operation, ops.CreateTableOp) and key in wanted:
+            _give_default(context, operation, wanted[key])
         if not isinstance(operation, ops.ModifyTableOps):
             operations.append(operation)
             continue
-        key = (operation.schema, str(operation.table_name))
         ours = version_operations(context, operation, wanted.get(key))
         if not operation.is_empty():
             operations.append(operation)
@@ -55,6 +59,17 @@ def compare_tables(
     upgrade.ops[:] = operations
     add_trigger_operations(context, upgrade, wanted, schemas)
     return PriorityDispatchResult.CONTINUE
+
+
+def _give_default(
+    context: AutogenContext, operation: ops.CreateTableOp, wanted: ExpectedTable
+) -> None:
+    """Give the version of a new table the default that ``create_all()`` would give it."""
+    assert context.dialect is not None
+    operation.columns = [
+        with_first_version(one, wanted.token, context.dialect) if one is wanted.column else one
+        for one in operation.columns
+    ]
 
 
 def remind_of_line(
@@ -100,13 +115,40 @@ def compare_default(
     stored: Column[Any],
     mapped: Column[Any],
 ) -> PriorityDispatchResult:
-    """Ignore a version's default in the database: the mapping cannot have one.
+    """Ignore a version's default in the database: the mapping has none.
 
     If the mapping has one (``RowVersion``), it is compared with the trigger.
     """
-    if (mapped.server_default or stored.server_default) is not None and is_version(mapped):
+    if (mapped.server_default or stored.server_default) is not None and _is_version(mapped):
         return PriorityDispatchResult.STOP
     return PriorityDispatchResult.CONTINUE
+
+
+def keep_default(
+    context: AutogenContext,
+    operation: Any,
+    schema: str | None,
+    table: str,
+    name: str,
+    stored: Column[Any],
+    mapped: Column[Any],
+) -> PriorityDispatchResult:
+    """Keep the default that a version has in the database alone, also where env.py lacks the line.
+
+    Alembic would drop it.
+    """
+    if mapped.server_default is None and _is_version(mapped):
+        return PriorityDispatchResult.STOP
+    return PriorityDispatchResult.CONTINUE
+
+
+def _is_version(column: Column[Any]) -> bool:
+    """Return whether it is the version of a class, or a copy of it (``to_metadata()``)."""
+    name, table = column.name, column.table
+    return is_version(column) or any(
+        (one.name, one.schema, version.name) == (table.name, table.schema, name)
+        for one, version in versioned_tables().items()
+    )
 
 
 def compare_type(

@@ -38,6 +38,9 @@ def setup(plugin: Plugin) -> None:
     reminder.add_autogenerate_comparator(
         _later("compare_type"), "column", "types", priority=DispatchPriority.FIRST
     )
+    reminder.add_autogenerate_comparator(
+        _later("keep_default"), "column", "server_default", priority=DispatchPriority.FIRST
+    )
 
 
 def _later(name: str) -> Callable[..., Any]:

@@ -7,9 +7,10 @@
     op.drop_version_column("accounts", Unique())
 
 Existing rows get a first version, and so do rows that programs without optilock insert: the column
-has a default in the database. The mapping has none, because SQLAlchemy takes a server default as a
-sign that the database makes the versions; autogenerate treats the two as equal. Changing the token
-starts new versions: clients' earlier versions (ETags) are no longer valid.
+has a default in the database, as ``create_all()`` gives it
+(:mod:`optilock.mapping.first_versions`). The mapping has none; autogenerate treats the two as
+equal. Changing the token starts new versions: clients' earlier versions (ETags) are no longer
+valid.
 
 PostgreSQL and MariaDB give existing rows a default that differs from row to row, in one statement.
 SQLite makes a new table (:mod:`optilock.dialects.sqlite.migrations`).

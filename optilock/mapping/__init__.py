@@ -2,7 +2,7 @@
 
 :mod:`checks` refuses a class that cannot carry a version, and options that do not fit it.
 :mod:`attribute` keeps the version loaded and prevents assigning it. :mod:`moves` moves it, and
-:mod:`triggers` do so in the database. :mod:`original_values` keeps the values of an object as they
-were read: those that ``CompareValues`` compares, and copies of mutable ones. :mod:`tables` maps
-tables to the versions they carry.
+:mod:`triggers` do so in the database, where :mod:`first_versions` gives the column a default.
+:mod:`original_values` keeps the values of an object as they were read: those that ``CompareValues``
+compares, and copies of mutable ones. :mod:`tables` maps tables to the versions they carry.
 """

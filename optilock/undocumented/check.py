@@ -107,7 +107,11 @@ NEEDED: Mapping[str, str] = {
         "dialect._on_connect_isolation_level dialect._set_connection_characteristics"
     ),
     "sqlalchemy.sql.compiler:IdentifierPreparer": "preparer._double_percents",
-    "sqlalchemy.sql.compiler:DDLCompiler": "compiler.get_column_default_string",
+    "sqlalchemy.sql.compiler:DDLCompiler": (
+        "compiler.get_column_default_string compiler.visit_create_column"
+    ),
+    "sqlalchemy.ext.compiler:compiles": "_compiler_dispatcher",
+    "sqlalchemy.ext.compiler:_dispatcher.__call__": "specs",
     "sqlalchemy.dialects.sqlite.base:SQLiteDialect": (
         "dialect._json_serializer dialect._json_deserializer"
     ),

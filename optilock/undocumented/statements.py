@@ -250,3 +250,12 @@ def label_as_get(query: sa.Select[Any]) -> sa.Select[Any]:
     if hasattr(Session, "merge_all"):  # since 2.1 as in any query
         return query
     return query.set_label_style(sa.LABEL_STYLE_TABLENAME_PLUS_COL)
+
+
+def compiler_of(construct: type[Any]) -> Callable[..., Any] | None:
+    """Return the function that a program has registered for a construct with ``@compiles``."""
+    registered = construct.__dict__.get("_compiler_dispatcher")
+    found: Callable[..., Any] | None = (
+        None if registered is None else registered.specs.get("default")
+    )
+    return found

@@ -103,8 +103,9 @@ def doc(token: Any, /, **body: Any) -> Any:
 )
 def test_every_update_writes_the_time_or_the_moment_after_the_old_one(dialect, kind, sql) -> None:
     cls = doc(Timestamp())
-    made = CreateColumn(cls.__table__.c.version).compile(dialect=dialect)
-    assert str(made) == f"version {kind} NOT NULL"
+    made = str(CreateColumn(cls.__table__.c.version).compile(dialect=dialect))
+    assert made.startswith(f"version {kind} ")
+    assert "NOT NULL" in made
     assert sql in str(update(cls.__table__).values(name="x").compile(dialect=dialect))
 
 

@@ -316,7 +316,7 @@ def nullable(sessions, engine: Engine) -> None:
                 connection.execute(
                     text(
                         "UPDATE sqlite_master SET sql ="
-                        " replace(sql, 'version BIGINT NOT NULL', 'version BIGINT')"
+                        " replace(sql, 'version BIGINT DEFAULT 1 NOT NULL', 'version BIGINT')"
                     )
                 )
                 connection.execute(text("PRAGMA writable_schema = RESET"))
