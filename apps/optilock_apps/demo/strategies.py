@@ -68,7 +68,7 @@ def last_writer_wins(sessions: Sessions) -> Write:
 
 
 def optimistic_retry(sessions: Sessions) -> Write:
-    @optilock.unit_of_work(sessions, attempts=_ATTEMPTS)
+    @optilock.unit_of_work(sessions, attempts=_ATTEMPTS, strategy="optimistic")
     def write(session: Session, edit: Edit) -> None:
         _think_and_change(edit, session.get_one(WikiPage, edit.page))
 
@@ -76,7 +76,7 @@ def optimistic_retry(sessions: Sessions) -> Write:
 
 
 def optimistic_merge(sessions: Sessions) -> Write:
-    @optilock.unit_of_work(sessions, attempts=_ATTEMPTS, on_conflict=MERGE)
+    @optilock.unit_of_work(sessions, attempts=_ATTEMPTS, on_conflict=MERGE, strategy="optimistic")
     def write(session: Session, edit: Edit) -> None:
         _think_and_change(edit, session.get_one(WikiPage, edit.page))
 
@@ -106,7 +106,7 @@ def _under_lease(sessions: Sessions, edit: Edit, mine: UUID) -> None:
 
 
 def pessimistic(sessions: Sessions) -> Write:
-    @optilock.unit_of_work(sessions, attempts=_ATTEMPTS)
+    @optilock.unit_of_work(sessions, attempts=_ATTEMPTS, strategy="optimistic")
     def write(session: Session, edit: Edit) -> None:
         page = session.get_one(PlainWikiPage, edit.page)
         optilock.lock(page)
