@@ -35,7 +35,7 @@ _SECONDS, _QUICK_SECONDS = 2.0, 0.25
 _NATIVE = "native, retried"
 _SUBJECTS = (
     "optilock",
-    "optilock, adaptive",
+    "optilock, optimistic",
     "optilock, verify_reads",
     "optilock, REPEATABLE READ",
     "optilock, SERIALIZABLE",

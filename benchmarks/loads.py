@@ -20,7 +20,7 @@ from benchmarks.measure import Ratio, order
 from benchmarks.plan import Plan
 from benchmarks.servers import Place
 from benchmarks.stores.kinds import Kind, create, settle
-from benchmarks.stores.peers import LOCKING, PEERS, ours, present
+from benchmarks.stores.peers import LOCKING, PEERS, present
 from benchmarks.table import Line, LoadLine, RatioLine
 
 __all__ = [
@@ -224,7 +224,7 @@ def standard(
 
 def _held(question: str, place: Place, writers: int, loads: Loads) -> Iterator[Line]:
     """Ours beside each mapper that has lost and broken nothing, and beside what is by hand."""
-    subject = ours(loads)
+    subject = "optilock"
     goal = writers == _HELD
     for name, turns in loads.items():
         peer = PEERS.get(name)

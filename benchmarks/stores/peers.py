@@ -21,7 +21,7 @@ from benchmarks.stores.rows import Store
 from optilock import ConfigurationError, Isolation, unit_of_work
 from optilock.resolvers import add_delta, per_field
 
-__all__ = ["LOCKING", "PEERS", "Peer", "opened", "ours", "present"]
+__all__ = ["LOCKING", "PEERS", "Peer", "opened", "present"]
 
 _OURS = "benchmarks.stores.by_sqlalchemy:Optilock"
 _PLAIN = "benchmarks.stores.by_sqlalchemy:Plain"
@@ -65,10 +65,7 @@ LOCKING = "SELECT FOR UPDATE"
 
 PEERS: Mapping[str, Peer] = {
     "optilock": Peer(_OURS),
-    "optilock, adaptive": Peer(_OURS, {"strategy": "adaptive"}),
-    "optilock, adaptive, pipelined": Peer(
-        _OURS, {"strategy": "adaptive", "pipelined": True}, places=_POSTGRESQL
-    ),
+    "optilock, optimistic": Peer(_OURS, {"strategy": "optimistic"}),
     "optilock, pessimistic": Peer(_OURS, {"strategy": "pessimistic"}),
     "optilock, pessimistic, pipelined": Peer(
         _OURS, {"strategy": "pessimistic", "pipelined": True}, places=_POSTGRESQL, apart=True
@@ -82,8 +79,8 @@ PEERS: Mapping[str, Peer] = {
     "optilock, verify_reads": Peer(_OURS, {"verify_reads": True}, apart=True),
     "optilock, REPEATABLE READ": Peer(_OURS, {"isolation": Isolation.REPEATABLE_READ}, apart=True),
     "optilock, SERIALIZABLE": Peer(_OURS, {"isolation": Isolation.SERIALIZABLE}, apart=True),
-    "optilock, merged": Peer(_OURS, {"on_conflict": _ADDED}, apart=True),
-    "optilock, at once": Peer(_OURS, {"wait_initial": 0}, apart=True),
+    "optilock, merged": Peer(_OURS, {"on_conflict": _ADDED, "strategy": "optimistic"}, apart=True),
+    "optilock, at once": Peer(_OURS, {"wait_initial": 0, "strategy": "optimistic"}, apart=True),
     LOCKING: Peer(_PLAIN, {"locks": True}, server=True),
     "native, retried": Peer(_PLAIN, {"family": "native"}),
     "native, retried at once": Peer(_PLAIN, {"family": "native", "at_once": True}),
@@ -134,12 +131,6 @@ def present(database: str, wanted: Collection[str] = (), among: Collection[str] 
         elif not peer.own or _known(peer.options):
             found.append(name)
     return found
-
-
-def ours(names: Collection[str]) -> str:
-    """The subject that the goals speak of: who adapts, where there is one."""
-    adaptive = "optilock, adaptive"
-    return adaptive if adaptive in names else "optilock"
 
 
 def opened(name: str, url: str) -> Store:

@@ -27,7 +27,7 @@ from benchmarks.smallbank import SAVINGS, SmallBank
 from benchmarks.statements import called
 from benchmarks.stores.again import Conflict, again
 from benchmarks.stores.kinds import fill, table_of
-from benchmarks.stores.peers import LOCKING, PEERS, opened, ours, present
+from benchmarks.stores.peers import LOCKING, PEERS, opened, present
 from benchmarks.table import LOAD_COLUMNS, CountLine, Line, RatioLine, markdown
 from benchmarks.tpcb import HISTORY, TpcB
 from benchmarks.ycsb import YcsbA
@@ -212,18 +212,18 @@ def test_more_is_better_where_the_goal_says_so() -> None:
     assert (line.reached, line.cells()[-2]) == (True, "≥ 0.95")
     (line,) = beside("q", place, 1, loads, "optilock", goal=0.96)
     assert line.reached is False
-    assert not [*beside("q", place, 1, loads, "optilock, adaptive", goal=1.0)]
+    assert not [*beside("q", place, 1, loads, "optilock, optimistic", goal=1.0)]
     (line,) = fairness("q", place, 2, {"optilock": [load(10, 30)]}, "optilock", 0.5)
     assert line.reached is False
 
 
-def test_who_adapts_is_held_against_who_locks() -> None:
+def test_the_default_is_held_against_who_locks() -> None:
     place = Place("socket", "", "")
-    loads = {"optilock, adaptive": [load(19, 20)], LOCKING: [load(20, 20)]}
-    lines = [*contention._adaptive("hot row", place, 2, loads)]
+    loads = {"optilock": [load(19, 20)], LOCKING: [load(20, 20)]}
+    lines = [*contention._against_locks("hot row", place, 2, loads)]
     assert [(line.goal, line.reached) for line in lines] == [
         (0.95, True),
-        (1.5, True),
+        (1.3, True),
         (0.5, True),
     ]
 
@@ -258,11 +258,6 @@ def test_each_kind_of_line_has_a_table_of_its_own() -> None:
     ]
     tables = markdown(lines, {"Python": "3.11"}).split("\n\n")
     assert [len(table.splitlines()) for table in tables] == [4, 3, 1]
-
-
-def test_goals_are_about_who_adapts_where_there_is_one() -> None:
-    assert ours(["optilock", "native"]) == "optilock"
-    assert ours(["optilock", "optilock, adaptive"]) == "optilock, adaptive"
 
 
 def test_an_option_that_is_not_known_leaves_its_subject_out() -> None:
