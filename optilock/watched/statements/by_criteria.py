@@ -5,12 +5,13 @@ The rules are in :mod:`optilock.watched.statements.execute`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from sqlalchemy.orm import Mapper, Session
 
 from optilock.mapped import Identity, State, facts
+from optilock.undocumented.flushes import expire_with_savepoint
 from optilock.watched.rows.seen import version_seen
 from optilock.watched.session.record import session_record
 from optilock.watched.statements.by_table import refuse_apart_in_flush, send_in_flush
@@ -178,3 +179,19 @@ def _take_over(call: Call, mapper: Mapper[Any], matched: Matched, *, certain: bo
     if matched:
         certain = certain and finds_twice(call.session, call.statement)
         take_over_versions(call.session, call.connection(mapper), mapper, matched, certain=certain)
+        _expire_given(call, mapper, matched)
+
+
+def _expire_given(call: Call, mapper: Mapper[Any], matched: Matched) -> None:
+    """Expire what the statement sets from parameters, which SQLAlchemy does not give to objects.
+
+    With the version of the change and the value of before, an object would overwrite the change.
+    """
+    if not isinstance(call.params, Mapping) or not call.params:
+        return
+    columns = columns_set(mapper, call.statement, call.params) - {facts(mapper).version}
+    names = {one.key for one in mapper.column_attrs if not columns.isdisjoint(one.columns)}
+    for state, _ in matched:
+        if stale := names & state.dict.keys() & state.unmodified:
+            expire_with_savepoint(call.session, [state])
+            call.session.expire(state.obj(), stale)

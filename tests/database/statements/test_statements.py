@@ -311,3 +311,19 @@ def test_what_was_seen_before_an_undone_statement_still_counts(
     ada.note = "mine"
     with pytest.raises(ConcurrencyError):
         session.commit()
+
+
+@pytest.mark.parametrize("named", [False, True], ids=["by name", "by a parameter's name"])
+def test_an_object_follows_the_values_that_are_given_as_parameters(store, watched, stored, named):
+    """With the new version and the old value, its next edit would undo the statement."""
+    store(Account(id=1, balance=10))
+    session = watched()
+    account = session.get_one(Account, 1)
+    statement = update(Account).where(Account.id == 1)
+    if named:
+        session.execute(statement.values(balance=bindparam("amount")), {"amount": 50})
+    else:
+        session.execute(statement, {"balance": 50})
+    account.balance += 1
+    session.commit()
+    assert stored(Account, 1)["balance"] == 51
