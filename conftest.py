@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,9 @@ from sybil.parsers.markdown import PythonCodeBlockParser, SkipParser
 
 from optilock.exactly_once.keys import option_in_use
 
-pytest_plugins = ["optilock.testing.fixtures"]
+#: A source tree that is not installed has no entry point.
+_LOADED = any(one.name == "optilock" for one in entry_points(group="pytest11"))
+pytest_plugins = [] if _LOADED else ["optilock.pytest_plugin"]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -57,6 +57,7 @@ MODULES: Final[dict[str, tuple[str, ...]]] = {
     "optilock.renewal": ("optilock.leases.renewal",),
     "optilock.tables.leases": ("optilock.tables.names",),
     "optilock.tables.shares": ("optilock.tables.names",),
+    "optilock.testing.fixtures": ("optilock.pytest_plugin",),
     "optilock.testing.round_trips": ("optilock.testing.counting",),
     "optilock.testing.servers": ("optilock_apps.servers",),
     "optilock.testing.steps": ("optilock.testing.interleave",),

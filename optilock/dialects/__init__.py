@@ -10,6 +10,7 @@ commit_tokens   the rows by which a unit finds out whether it is stored
 catalogue       the columns, keys and weaknesses of tables, read for all of them together
 migrations      the triggers that versions depend on, and how a table in use gets a version
 locks           rows are locked; how long another transaction's lock is waited for
+waits           connections that wait for a lock, and how much a statement locks
 values          rows by their keys, the form in which a column keeps a value, names and texts
 quoting         comments, literals and quoted names in SQL text
 connections     notes on a connection: statements to undo it with, and how its transaction ended

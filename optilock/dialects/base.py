@@ -18,6 +18,7 @@ from optilock.dialects.migrations import GuardTriggers, Names, TriggerDDL, Ways
 from optilock.dialects.quoting import EVERY, STANDARD, Quoting
 from optilock.dialects.rows import EachAlone, LockAndLook
 from optilock.dialects.values import Values, rows_with_keys
+from optilock.dialects.waits import Waits
 from optilock.errors import ConfigurationError
 from optilock.mapped import Identity
 from optilock.tokens.sql_functions import DatabaseFunction
@@ -93,7 +94,7 @@ class Switch(Protocol):
         """Return whether the server has sent something unasked, or hung up, as far as known."""
 
 
-class Database(RowLocks, Values):
+class Database(RowLocks, Values, Waits):
     """A database that optilock knows nothing special about."""
 
     #: SQLAlchemy dialect names this class answers for.
@@ -385,17 +386,6 @@ class Database(RowLocks, Values):
     def catalogue(self, connection: sa.Connection, schema: str | None) -> Catalogue:
         """What there is in a schema; without one, where a statement looks for a name."""
         return Catalogue(connection, schema, self.cased_columns)
-
-    # -- who waits for whom (asked by optilock.testing) ------------------------------------------
-
-    #: Whether a connection of the server waits for a lock; ``{}`` is its number there.
-    lock_question: str | None = None
-    #: Seconds between two questions, for an answer that is not the one of the question before.
-    lock_question_pause: float = 0.005
-
-    def number_of(self, connection: Any) -> int | None:
-        """The number on its server of a driver's connection, if the driver knows it."""
-        return None
 
 
 def cannot_pipeline(dialect: sa.Dialect) -> str:

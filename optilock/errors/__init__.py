@@ -38,6 +38,8 @@
     │   ├── MessageTooLarge (ValueError)    its body, or its headers (413)
     │   ├── QueueNotFound (LookupError)     the tables do not exist (404)
     │   └── HandlerTimeout                  a worker has given up a handler
+    ├── NotDeterministic (AssertionError)   units of ``testing.explore`` cannot be put in order
+    ├── NotSerializable (AssertionError)    an order leaves what no serial order leaves
     ├── OutOfStep (AssertionError)          a step of ``testing.interleave`` did not end in time
     └── FaultNotMet (AssertionError)        a fault of ``testing.Faults`` did not happen
 

@@ -5,18 +5,20 @@ interleave     sessions that are stepped by hand, in the order that is written i
 async_interleave  the same for async sessions: ``interleave_async``
 counting       the statements that are sent, and how often a client waits for its server
 faults         lost COMMITs, cut lines, conflicts and deadlocks, where the test wants them
-fixtures       the pytest fixture ``optilock_faults``
 by_way_of      how an engine's connections are led through this process
 lines          a connection to a server that can be cut, held and answered
 sqlite_lines   the same for a file of SQLite
+exploration    every order of two or three units that can differ: ``explore``
 other_writers  what the other transaction of a conflict writes
 protocols      the bytes of PostgreSQL and of MariaDB, split into messages and answers
 sql_texts      whether a statement writes, or ends a transaction
 =============  =====================================================================================
 
-Private database servers for tests are in :mod:`optilock_apps.servers`.
+The pytest fixtures are in :mod:`optilock.pytest_plugin`. Private database servers for tests are in
+:mod:`optilock_apps.servers`.
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from optilock.testing.counting import Sent, Statement, Trips, Wire, count_statements, wire
@@ -25,31 +27,64 @@ from optilock.testing.interleave import OutOfStep, Side, Step, interleave
 
 if TYPE_CHECKING:
     from optilock.testing.async_interleave import AsyncSide, AsyncStep, interleave_async
+    from optilock.testing.exploration import (
+        Exploration,
+        Failure,
+        NotDeterministic,
+        NotSerializable,
+        Outcome,
+        assert_serializable,
+        explore,
+        replay,
+    )
 
 __all__ = [
     "AsyncSide",
     "AsyncStep",
+    "Exploration",
+    "Failure",
     "Fault",
     "FaultNotMet",
     "Faults",
+    "NotDeterministic",
+    "NotSerializable",
     "OutOfStep",
+    "Outcome",
     "Sent",
     "Side",
     "Statement",
     "Step",
     "Trips",
     "Wire",
+    "assert_serializable",
     "count_statements",
+    "explore",
     "interleave",
     "interleave_async",
+    "replay",
     "wire",
 ]
 
 
-def __getattr__(name: str) -> Any:
-    """Load SQLAlchemy's asyncio half when it is asked for: it needs greenlet."""
-    if name not in ("AsyncSide", "AsyncStep", "interleave_async"):
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from optilock.testing import async_interleave
+#: Loaded when they are first used: the first one needs greenlet.
+_HOMES = {
+    "async_interleave": ("AsyncSide", "AsyncStep", "interleave_async"),
+    "exploration": (
+        "Exploration",
+        "Failure",
+        "NotDeterministic",
+        "NotSerializable",
+        "Outcome",
+        "assert_serializable",
+        "explore",
+        "replay",
+    ),
+}
 
-    return getattr(async_interleave, name)
+
+def __getattr__(name: str) -> Any:
+    """Load a name of a module that is not always needed."""
+    for module, names in _HOMES.items():
+        if name in names:
+            return getattr(import_module(f"optilock.testing.{module}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

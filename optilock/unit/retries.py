@@ -40,6 +40,7 @@ import functools
 import math
 import time
 from collections.abc import Awaitable, Callable, Coroutine
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import cached_property
@@ -128,6 +129,25 @@ def retrying(
     )
 
 
+#: What happens in place of each wait, for code that this context runs: tests of
+#: :mod:`optilock.testing` decide themselves when a unit goes on.
+replaced_wait: ContextVar[Callable[[float], object] | None] = ContextVar(
+    "replaced_wait", default=None
+)
+
+
+def _sleep(seconds: float) -> None:
+    (replaced_wait.get() or time.sleep)(seconds)
+
+
+async def _sleep_async(seconds: float) -> None:
+    replaced = replaced_wait.get()
+    if replaced is None:
+        await asyncio.sleep(seconds)
+    else:
+        replaced(seconds)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Policy:
     """The rule of repetition and its waits: built once, used for every call and every loop."""
@@ -141,8 +161,8 @@ class Policy:
     repeat_values: RepeatValues | None = None
     #: Clock and sleep, which tests replace.
     clock: Callable[[], float] = field(default=time.monotonic, repr=False)
-    sleep: Callable[[float], object] = field(default=time.sleep, repr=False)
-    async_sleep: Callable[[float], Awaitable[object]] = field(default=asyncio.sleep, repr=False)
+    sleep: Callable[[float], object] = field(default=_sleep, repr=False)
+    async_sleep: Callable[[float], Awaitable[object]] = field(default=_sleep_async, repr=False)
 
     def __post_init__(self) -> None:
         _require_attempts(self.attempts)

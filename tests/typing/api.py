@@ -624,3 +624,16 @@ async def once(error: CommitOutcomeUnknown, lost: AlreadyDone | KeyReused | KeyI
     UnitOfWork(engine, exactly_once=7)  # type: ignore[call-overload]
     with serializable(engine, exactly_once=True) as session:
         set_result(session, {"any": "value"})
+
+
+def explores(engine: Engine) -> None:
+    from optilock.testing import Exploration, assert_serializable, explore, replay
+
+    def unit() -> int:
+        return 1
+
+    found: Exploration = explore(unit, unit, sessions=engine, reset=unit, limit=10)
+    found.require_serializable(partial=True)
+    assert_serializable(unit, unit, partial=True, sessions=engine, reset=unit)
+    left: frozenset[str] = replay("ab", unit, unit, sessions=engine, reset=unit).gave_up
+    assert left is not None

@@ -17,7 +17,7 @@ PACKAGE = Path(optilock.__file__).parent
 FILES = sorted(PACKAGE.rglob("*.py"))
 PAGE = PACKAGE.parent / "docs" / "state.md"
 #: Tools of people: what they keep is gone with their command.
-TOOLS = {"__init__", "alembic", "check", "cli", "old_paths", "testing"}
+TOOLS = {"__init__", "alembic", "check", "cli", "old_paths", "pytest_plugin", "testing"}
 OURS = re.compile(r"_?optilock[._][\w.]*")
 WEAK = {"WeakKeyDictionary", "WeakValueDictionary", "WeakSet"}
 REGISTRIES = {*WEAK, "ContextVar", "local", "set", "Switch"}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import date, time, timedelta
@@ -62,6 +62,7 @@ from optilock.dialects.queue_sql import Messages, Place
 from optilock.dialects.quoting import ALL_OF_POSTGRESQL, Quoting
 from optilock.dialects.registry import register
 from optilock.dialects.switch import open_switch
+from optilock.dialects.waits import KEEP_SNAPSHOT, Reach, level_of
 from optilock.errors import ConfigurationError
 from optilock.tokens.sql_functions import (
     Later,
@@ -283,10 +284,42 @@ class PostgreSQL(Database):
         setting = select(func.set_config(NO_BUMP, "on" if on else "off", True))
         type(connection).execute(connection, setting)  # not through the guard of a running flush
 
+    # -- who waits for whom ----------------------------------------------------------------------
+
     lock_question = "SELECT cardinality(pg_blocking_pids({})) > 0"
+    tells_waits = True
+    #: Who closes a circle is then always the one who gives way. Superusers only.
+    watched_settings = ("SET deadlock_timeout = '1ms'",)
 
     def number_of(self, connection: Any) -> int | None:
-        return getattr(getattr(connection, "info", None), "backend_pid", None)  # psycopg
+        known = getattr(getattr(connection, "info", None), "backend_pid", None)  # psycopg
+        if known is None and hasattr(connection, "get_server_pid"):  # asyncpg
+            known = connection.get_server_pid()
+        return known if isinstance(known, int) else None
+
+    def who_waits(self, cursor: Any, numbers: Collection[int]) -> frozenset[int]:
+        listed = ", ".join(map(str, numbers))
+        cursor.execute(
+            f"SELECT pid FROM unnest(ARRAY[{listed}]) AS pid"
+            " WHERE cardinality(pg_blocking_pids(pid)) > 0"
+        )
+        return frozenset(number for (number,) in cursor.fetchall())
+
+    def has_open_transaction(self, connection: Any) -> bool | None:
+        info = getattr(connection, "info", None)
+        if info is not None:  # psycopg
+            return bool(info.transaction_status.value)
+        asked = getattr(connection, "is_in_transaction", None)  # asyncpg
+        return None if asked is None else bool(asked())
+
+    def has_open_pipeline(self, connection: Any) -> bool:
+        return bool(getattr(getattr(connection, "pgconn", None), "pipeline_status", 0))
+
+    def reach(self, connection: Connection) -> Reach:
+        """At SERIALIZABLE the verdict depends on all reads and on the order of all commits."""
+        level = level_of(connection)
+        strict = level == "SERIALIZABLE"
+        return Reach(level in KEEP_SNAPSHOT, strict, strict, strict)
 
     # -- what makes it weaker than it looks -------------------------------------------------------
 

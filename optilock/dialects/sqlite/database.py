@@ -37,6 +37,7 @@ from optilock.dialects.sqlite.migrations import (
 )
 from optilock.dialects.switch import open_switch
 from optilock.dialects.values import quote_name
+from optilock.dialects.waits import Reach
 from optilock.errors import ConfigurationError, OptilockError
 from optilock.tokens.sql_functions import (
     Later,
@@ -47,6 +48,8 @@ from optilock.tokens.sql_functions import (
 )
 from optilock.undocumented.statements import listen_on
 
+#: In ``connection.info``: the file has a write-ahead log.
+_WAL = "optilock.wal"
 #: An option of the table, behind its columns.
 _WITHOUT_ROWID = re.compile(r"\)[^)]*\bWITHOUT\s+ROWID\b[^)]*$", re.IGNORECASE)
 
@@ -221,6 +224,29 @@ class SQLite(Database):
     def catalogue(self, connection: sa.Connection, schema: str | None) -> Catalogue:
         return SQLiteCatalogue(connection, schema, self.cased_columns)
 
+    # -- who waits for whom ----------------------------------------------------------------------
+
+    refuses_when_busy = True
+    watched_settings = ("PRAGMA busy_timeout = 0",)
+
+    def is_busy(self, error: BaseException) -> bool:
+        """Return whether it is SQLITE_BUSY, and not a snapshot that no waiting makes newer."""
+        codes = tuple(self.codes(error))
+        return 5 in codes and 517 not in codes
+
+    def has_open_transaction(self, connection: Any) -> bool:
+        return bool(getattr(connection, "in_transaction", False))
+
+    def is_in_memory(self, dialect: sa.Dialect, connection: Any) -> bool:
+        cursor = connection.cursor()
+        cursor.execute("PRAGMA database_list")
+        return not cursor.fetchall()[0][2]
+
+    def reach(self, connection: sa.Connection) -> Reach:
+        """Only a real BEGIN keeps a snapshot; with a rollback journal it stops a COMMIT."""
+        begun, journal = _in_transaction(connection), not _has_wal(connection)
+        return Reach(begun, locks_reads=begun and journal, stops_readers=journal)
+
     # -- queues ----------------------------------------------------------------------------------
 
     def messages(self, place: Place) -> Messages:
@@ -311,6 +337,16 @@ class SQLite(Database):
 
 def _in_transaction(connection: sa.Connection) -> bool:
     return bool(getattr(connection.connection.driver_connection, "in_transaction", False))
+
+
+def _has_wal(connection: sa.Connection) -> bool:
+    info = connection.info
+    if _WAL not in info:
+        cursor = connection.connection.cursor()
+        cursor.execute("PRAGMA journal_mode")
+        info[_WAL] = str(cursor.fetchall()[0][0]).lower() == "wal"
+        cursor.close()
+    return bool(info[_WAL])
 
 
 def _begin_nested(held: ref[sa.Connection]) -> sa.NestedTransaction:
