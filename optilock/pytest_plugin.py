@@ -1,16 +1,20 @@
 """The pytest plug-in: fixtures, and ``--optilock-explore-limit``.
 
+Each test begins without hot rows: those that conflicts of another test have made hot are forgotten.
+
 pytest loads it by itself where optilock is installed. It imports SQLAlchemy when a test first uses
 one of its fixtures, so other test runs do not pay for it.
 
-===================  ===============================================================================
-``explore``          :func:`optilock.testing.explore` with the limit of the command line
-``optilock_faults``  a function of an engine that gives its :class:`optilock.testing.Faults`
-===================  ===============================================================================
+=====================  =============================================================================
+``explore``            :func:`optilock.testing.explore` with the limit of the command line
+``optilock_faults``    a function of an engine that gives its :class:`optilock.testing.Faults`
+``optilock_hot_rows``  forgets the hot rows after each test, without being asked for
+=====================  =============================================================================
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
@@ -23,7 +27,7 @@ if TYPE_CHECKING:
 
     from optilock.testing import Exploration, Faults
 
-__all__ = ["explore", "optilock_faults", "pytest_addoption"]
+__all__ = ["explore", "optilock_faults", "optilock_hot_rows", "pytest_addoption"]
 
 _LIMIT = "--optilock-explore-limit"
 
@@ -51,6 +55,15 @@ def explore(request: pytest.FixtureRequest) -> Callable[..., Exploration]:
         return explore_units(*units, **options)
 
     return explore_with_limit
+
+
+@pytest.fixture(autouse=True)
+def optilock_hot_rows() -> Iterator[None]:
+    """Forget the hot rows after each test (``strategy="adaptive"`` locks them)."""
+    yield
+    units = sys.modules.get("optilock.unit")
+    if units is not None:
+        units.forget_hot_rows()
 
 
 @pytest.fixture

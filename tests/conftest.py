@@ -35,7 +35,6 @@ from sqlalchemy import Engine
 from sqlalchemy.orm.mapper import _all_registries
 
 from optilock.exactly_once.keys import option_in_use
-from optilock.unit import forget_hot_rows
 from tests import deployments
 from tests.engines import ASYNC, MODES, NAMES, Target, Targets, running, skip_without
 from tests.support import summary
@@ -122,10 +121,9 @@ def no_broken_mappings() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def no_units_of_other_tests() -> Iterator[None]:
-    """Forgets the hot rows of this test, and that ``check`` may look for the commit tokens."""
+    """Lets ``check`` look for the table of commit tokens for units of this test alone."""
     yield
     option_in_use.seen = False
-    forget_hot_rows()
 
 
 @pytest.fixture(scope="session")

@@ -23,6 +23,7 @@ from optilock.errors import ConfigurationError, describe
 from optilock.mapped import all_mappers
 from optilock.testing.exploration.touches import Known
 from optilock.testing.exploration.values import shown_value
+from optilock.unit import forget_hot_rows
 
 R = TypeVar("R")
 
@@ -142,7 +143,8 @@ class Stage:
     # -- rows --------------------------------------------------------------------------------------
 
     def reset(self) -> None:
-        """Put the rows back."""
+        """Put the rows back, and forget which of them were hot."""
+        forget_hot_rows()
         if iscoroutinefunction(self._reset):
             self._await(self._reset())
         else:
