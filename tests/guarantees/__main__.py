@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tests.engines import running
+from tests.guarantees.orders import OF_TWO, orders
 from tests.guarantees.outcomes import Outcomes, opened, outcomes
 from tests.guarantees.page import PAGE, TITLES, Page, page_of
 from tests.guarantees.scenarios import SCENARIOS
@@ -16,13 +17,16 @@ from tests.guarantees.twice import outcomes_of_requests
 def main() -> None:
     scenarios: dict[tuple[str, str], Outcomes] = {}
     requests: dict[str, tuple[str, ...]] = {}
+    explored: dict[tuple[str, str], tuple[str, ...]] = {}
     with contextmanager(running)() as targets, tempfile.TemporaryDirectory() as folder:
         for name in TITLES:
             with opened(targets.get(name, Path(folder))) as engine:
                 for key, scenario in SCENARIOS.items():
                     scenarios[name, key] = outcomes(scenario, engine, name)
+                for key in OF_TWO:
+                    explored[name, key] = orders(SCENARIOS[key], engine, name)
                 requests[name] = outcomes_of_requests(engine)
-    PAGE.write_text(page_of(Page(scenarios, requests)), encoding="utf-8")
+    PAGE.write_text(page_of(Page(scenarios, requests, explored)), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.guarantees.orders import OF_TWO, pair_of
 from tests.guarantees.outcomes import POSSIBLE, PUBLISHED, Outcomes
 from tests.guarantees.rows import LEVELS, PROTECTIONS, Level
 from tests.guarantees.scenarios import HERMITAGE, SCENARIOS
@@ -19,6 +20,7 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "guarantees.md"
 TITLES = {"postgresql": "PostgreSQL", "mariadb": "MariaDB", "sqlite-wal": "SQLite"}
 _TEST = "../tests/guarantees/test_guarantees.py"
 _SCENARIO = "test_a_scenario_ends_as_the_page_says"
+_ORDERS = "test_every_order_of_two_transactions_ends_as_the_page_says"
 _REQUEST = "test_a_request_that_is_sent_twice_ends_as_the_page_says"
 _SPECS = "https://github.com/postgres/postgres/blob/master/src/test/isolation/specs"
 _CELL = re.compile(r"\*{0,2}\[([^\]]*)\]\[[\w-]+\]\*{0,2}")
@@ -61,6 +63,24 @@ changed. Rows with the name of a spec re-express one of
 them.
 """
 
+_EVERY = """\
+## Every order of two transactions
+
+A cell above is one order of the steps. `optilock.testing.explore` runs *every* order of two transactions
+that can differ, at the engine's own level. Each line of this table is a pair of units that does
+what the two transactions of the scenario do. **possible** is a counterexample: the anomaly happened
+in some order. **prevented** is a proof for these units and rows: it happened in none.
+
+The words of a cell are for the columns nothing, version and `verify`. `verify_reads` ends as `verify`
+does. Scenarios of three transactions are left out.
+
+"""
+
+_EVERY_TAIL = """\
+Where `verify` is refused above, and possible here, the order above is one that a version sees. In
+another order the row that matters was not there to be read (see [below](#what-the-tables-leave-out)).
+"""
+
 _TWICE = """\
 ## Double apply
 
@@ -90,15 +110,18 @@ _TAIL = """\
 
 @dataclass(frozen=True)
 class Page:
-    """All outcomes: of each scenario by engine, and of the requests by engine."""
+    """All outcomes by engine: of each scenario, of the requests, and of each pair's orders."""
 
     scenarios: Mapping[tuple[str, str], Outcomes]
     requests: Mapping[str, tuple[str, ...]]
+    #: Of each scenario of two transactions in every order, by engine.
+    orders: Mapping[tuple[str, str], tuple[str, ...]]
 
 
 def page_of(page: Page) -> str:
     """Return the text of the page."""
-    parts = [_HEAD, *_engines(page), _TWICE + _requests(page), _TAIL, "\n".join(_links()) + "\n"]
+    every = f"{_EVERY}{_orders(page)}\n{_EVERY_TAIL}"
+    parts = [_HEAD, *_engines(page), every, _TWICE + _requests(page), _TAIL, "\n".join(_links()) + "\n"]
     return "\n".join(parts)
 
 
@@ -115,12 +138,16 @@ def written(text: str) -> Page:
                 for key in SCENARIOS:
                     row = tuple(next(cells) for _ in PROTECTIONS)
                     scenarios.setdefault((name, key), []).append(row)
+        orders = {
+            (name, key): tuple(next(cells).split(", ")) for key in OF_TWO for name in TITLES
+        }
         rows = [[next(cells) for _ in TITLES] for _ in REQUESTS]
     except RuntimeError as error:
         raise ValueError("the page has too few cells: run python -m tests.guarantees") from error
     return Page(
         {key: tuple(rows) for key, rows in scenarios.items()},
         dict(zip(TITLES, zip(*rows, strict=True), strict=True)),
+        orders,
     )
 
 
@@ -177,6 +204,21 @@ def _compared(page: Page, name: str, number: int, level: Level) -> str:
     return "\n".join([f"{head}{level.note}:\n", *lines]) + "\n"
 
 
+def _orders(page: Page) -> str:
+    lines = [
+        f"| anomaly | pair of units | {' | '.join(TITLES.values())} |",
+        f"|---|---|{'---|' * len(TITLES)}",
+    ]
+    for key in OF_TWO:
+        scenario = SCENARIOS[key]
+        cells = [
+            _cell(", ".join(page.orders[name, key]), f"{name}-{key}-orders", bold=False)
+            for name in TITLES
+        ]
+        lines.append(f"| {_title(scenario)} | {pair_of(scenario)} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
 def _requests(page: Page) -> str:
     lines = [
         f"| request | the server uses | {' | '.join(TITLES.values())} |",
@@ -196,6 +238,8 @@ def _links() -> Iterator[str]:
     for name in TITLES:
         for key in SCENARIOS:
             yield _link(f"{name}-{key}", f"{_SCENARIO}[{name}-{key}]")
+        for key in OF_TWO:
+            yield _link(f"{name}-{key}-orders", f"{_ORDERS}[{name}-{key}]")
         yield _link(f"{name}-twice", f"{_REQUEST}[{name}]")
     for scenario in SCENARIOS.values():
         if scenario.spec is not None:

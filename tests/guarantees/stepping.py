@@ -25,7 +25,7 @@ from optilock.testing import interleave
 from optilock.testing.interleave import PATIENCE, OutOfStep, Side, Step
 from tests.guarantees.rows import Level, Protection, fill, stored
 
-__all__ = ["Run", "Scenario", "Transaction", "run"]
+__all__ = ["RolledBack", "Run", "Scenario", "Transaction", "Work", "run"]
 
 Seen: TypeAlias = list[tuple[int, int]]
 Criterion: TypeAlias = Callable[[Any], Any]
@@ -41,7 +41,9 @@ class _Step:
 
     name: str
     #: ``None`` ends the transaction.
-    work: Callable[[_Work], object] | None
+    work: Callable[[Work], object] | None
+    #: A word or two for it.
+    shown: str
     rolls_back: bool = False
 
 
@@ -53,41 +55,41 @@ class Transaction:
 
     def read(self, key: int) -> _Step:
         """Read one row by its key, as an object."""
-        return _Step(self.name, lambda work: work.find(lambda model: model.id == key))
+        return _Step(self.name, lambda work: work.find(lambda model: model.id == key), f"read {key}")
 
     def find(self, criterion: Criterion) -> _Step:
         """Read the rows of a query, as objects."""
-        return _Step(self.name, lambda work: work.find(criterion))
+        return _Step(self.name, lambda work: work.find(criterion), "find rows")
 
     def write(self, key: int, value: int | Callable[[int], int]) -> _Step:
         """Change the row's object, and flush."""
-        return _Step(self.name, lambda work: work.write(key, value))
+        return _Step(self.name, lambda work: work.write(key, value), f"write {key}")
 
     def write_found(self, criterion: Criterion, value: int) -> _Step:
         """Change each row of a query, and flush."""
-        return _Step(self.name, lambda work: work.write_found(criterion, value))
+        return _Step(self.name, lambda work: work.write_found(criterion, value), "change what is found")
 
     def add(self, key: int, value: int, parent: int | None = None) -> _Step:
         """Insert a row."""
-        return _Step(self.name, lambda work: work.add(key, value, parent))
+        return _Step(self.name, lambda work: work.add(key, value, parent), f"add {key}")
 
     def delete(self, key: int) -> _Step:
         """Delete the row's object, and flush."""
-        return _Step(self.name, lambda work: work.delete(key))
+        return _Step(self.name, lambda work: work.delete(key), f"delete {key}")
 
     def update_where(self, criterion: Criterion, value: Criterion) -> _Step:
         """Send one UPDATE for the rows of a criterion."""
-        return _Step(self.name, lambda work: work.update_where(criterion, value))
+        return _Step(self.name, lambda work: work.update_where(criterion, value), "UPDATE")
 
     def delete_where(self, criterion: Criterion) -> _Step:
         """Send one DELETE for the rows of a criterion."""
-        return _Step(self.name, lambda work: work.delete_where(criterion))
+        return _Step(self.name, lambda work: work.delete_where(criterion), "DELETE")
 
     def commit(self) -> _Step:
-        return _Step(self.name, None)
+        return _Step(self.name, None, "COMMIT")
 
     def rollback(self) -> _Step:
-        return _Step(self.name, None, rolls_back=True)
+        return _Step(self.name, None, "ROLLBACK", rolls_back=True)
 
 
 @dataclass(frozen=True)
@@ -122,7 +124,7 @@ class Run:
         return dict(reads[number]) if len(reads) > number else {}
 
 
-class _Work:
+class Work:
     """One transaction's session, and the objects that the program keeps."""
 
     def __init__(self, session: Session, protection: Protection, block: ExitStack) -> None:
@@ -140,7 +142,7 @@ class _Work:
             return
         try:
             if step.work is None:
-                raise _RolledBack
+                raise RolledBack
             step.work(self)
         except Exception as error:
             self._block.__exit__(type(error), error, error.__traceback__)
@@ -191,7 +193,7 @@ class _Work:
         return found
 
 
-class _RolledBack(Exception):
+class RolledBack(Exception):
     """Leaves the block of a transaction that rolls back."""
 
 
@@ -267,7 +269,7 @@ class _Stepper:
         author.running = None
         try:
             running.result()
-        except _RolledBack:
+        except RolledBack:
             return True
         except Exception as error:
             if not (is_transient(error) or isinstance(error, IntegrityError | StaleDataError)):
@@ -293,7 +295,7 @@ def run(scenario: Scenario, engine: Engine, level: Level, protection: Protection
     def block() -> Iterator[Session]:
         with ExitStack() as stack:
             session = stack.enter_context(sessions())
-            work = session.info["work"] = _Work(session, protection, stack)
+            work = session.info["work"] = Work(session, protection, stack)
             made.reads[names[len(made.reads)]] = work.reads
             yield session
 

@@ -12,7 +12,8 @@ import pytest
 from sqlalchemy import Engine
 
 from tests.engines import Target
-from tests.guarantees.outcomes import POSSIBLE, PUBLISHED, opened, outcomes
+from tests.guarantees.orders import OF_TWO, PROTECTED, orders
+from tests.guarantees.outcomes import POSSIBLE, PREVENTED, PUBLISHED, opened, outcomes
 from tests.guarantees.page import PAGE, TITLES, Page, page_of, written
 from tests.guarantees.rows import LEVELS, PROTECTIONS
 from tests.guarantees.scenarios import HERMITAGE, SCENARIOS
@@ -49,6 +50,38 @@ def test_a_scenario_ends_as_the_page_says(
 ) -> None:
     found = outcomes(SCENARIOS[key], engine, database.name)
     assert found == page.scenarios[database.name, key], WRITE
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("key", OF_TWO)
+def test_every_order_of_two_transactions_ends_as_the_page_says(
+    key: str, database: Target, engine: Engine, page: Page
+) -> None:
+    assert orders(SCENARIOS[key], engine, database.name) == page.orders[database.name, key], WRITE
+
+
+@pytest.mark.parametrize("name", TITLES)
+def test_each_guarantee_of_two_transactions_has_a_pair_in_every_order(
+    name: str, page: Page
+) -> None:
+    """An anomaly that happened in one order, at the engine's own level, happens in every order's."""
+    (level,) = (n for n, one in enumerate(LEVELS[name]) if one.isolation is None)
+    for key in OF_TWO:
+        explored = page.orders[name, key]
+        assert len(explored) == len(PROTECTED) and {*explored} <= {POSSIBLE, PREVENTED}
+        for one, of_all in zip(page.scenarios[name, key][level], explored, strict=False):
+            assert one != POSSIBLE or of_all == POSSIBLE
+
+
+@pytest.mark.parametrize("name", TITLES)
+def test_what_a_version_promises_holds_in_every_order(name: str, page: Page) -> None:
+    found = [
+        {key for key in OF_TWO if page.orders[name, key][place] == POSSIBLE}
+        for place in range(len(PROTECTED))
+    ]
+    assert not found[1] & {"P4", "P4-delete"}
+    assert found[2] <= {"PMP", "G2", "swap", "manager", "orphan", "booking"}
+    assert found[2] <= found[1] <= found[0]
 
 
 def test_a_request_that_is_sent_twice_ends_as_the_page_says(
