@@ -13,7 +13,9 @@ on the order. Off by default: rows that do not depend on each other should not w
 Of a one-to-many relationship the rows of the children count, with all their columns that are not
 ignored; of a many-to-many relationship the link rows, not the objects behind them. A child that is
 itself a root passes it on. A new root has its first version anyway; one that is deleted is left
-alone; one that is not in the session is read and locked, and one that is expired is checked in
+alone; one that is not in the session is read and locked. One that the transaction has read stays in
+the session to its end, though the program has dropped it: a decision about its parts was made in
+that version. One that is expired is checked in
 the version that a watched session has seen, unless its parts are read: its row is read for that.
 The root's entry in a conflict has no ``changes``, so ``merge_fields`` settles it.
 
@@ -30,7 +32,14 @@ from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from sqlalchemy.orm import Mapper, RelationshipDirection, RelationshipProperty, Session
+from sqlalchemy import event
+from sqlalchemy.orm import (
+    Mapper,
+    RelationshipDirection,
+    RelationshipProperty,
+    Session,
+    SessionTransaction,
+)
 from sqlalchemy.orm.attributes import instance_state
 
 from optilock.errors import ConfigurationError
@@ -60,6 +69,8 @@ class Cover:
 _covers: list[Cover] = []
 #: Those that an object of a class may belong to, and those that it is the root of.
 _of: WeakKeyDictionary[Mapper[Any], tuple[list[Cover], list[Cover]]] = WeakKeyDictionary()
+#: The roots that a transaction has read. The session itself holds an unchanged object weakly.
+_read: WeakKeyDictionary[SessionTransaction, dict[int, Any]] = WeakKeyDictionary()
 
 
 def cover(mapper: Mapper[Any], names: Any) -> None:
@@ -77,7 +88,17 @@ def cover(mapper: Mapper[Any], names: Any) -> None:
             _covers.append(Cover(mapper, relationship))
             _refuse_circle(mapper, relationship)
     _of.clear()
+    for name in ("load", "refresh"):
+        event.listen(mapper.class_, name, _keep, raw=True, propagate=True)
     add_step("roots", _concerned, before_flush=_touch_roots)
+
+
+def _keep(state: State, *_: Any) -> None:
+    """Hold a root that was read until the transaction ends, so that its version is still known."""
+    transaction = None if state.session is None else state.session.get_transaction()
+    if transaction is not None:
+        root = state.obj()
+        _read.setdefault(transaction, {})[id(root)] = root
 
 
 # -- at a flush ------------------------------------------------------------------------------------

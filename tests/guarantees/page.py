@@ -121,7 +121,14 @@ class Page:
 def page_of(page: Page) -> str:
     """Return the text of the page."""
     every = f"{_EVERY}{_orders(page)}\n{_EVERY_TAIL}"
-    parts = [_HEAD, *_engines(page), every, _TWICE + _requests(page), _TAIL, "\n".join(_links()) + "\n"]
+    parts = [
+        _HEAD,
+        *_engines(page),
+        every,
+        _TWICE + _requests(page),
+        _TAIL,
+        "\n".join(_links()) + "\n",
+    ]
     return "\n".join(parts)
 
 
@@ -138,9 +145,7 @@ def written(text: str) -> Page:
                 for key in SCENARIOS:
                     row = tuple(next(cells) for _ in PROTECTIONS)
                     scenarios.setdefault((name, key), []).append(row)
-        orders = {
-            (name, key): tuple(next(cells).split(", ")) for key in OF_TWO for name in TITLES
-        }
+        orders = {(name, key): tuple(next(cells).split(", ")) for key in OF_TWO for name in TITLES}
         rows = [[next(cells) for _ in TITLES] for _ in REQUESTS]
     except RuntimeError as error:
         raise ValueError("the page has too few cells: run python -m tests.guarantees") from error

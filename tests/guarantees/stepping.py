@@ -55,7 +55,9 @@ class Transaction:
 
     def read(self, key: int) -> _Step:
         """Read one row by its key, as an object."""
-        return _Step(self.name, lambda work: work.find(lambda model: model.id == key), f"read {key}")
+        return _Step(
+            self.name, lambda work: work.find(lambda model: model.id == key), f"read {key}"
+        )
 
     def find(self, criterion: Criterion) -> _Step:
         """Read the rows of a query, as objects."""
@@ -67,7 +69,9 @@ class Transaction:
 
     def write_found(self, criterion: Criterion, value: int) -> _Step:
         """Change each row of a query, and flush."""
-        return _Step(self.name, lambda work: work.write_found(criterion, value), "change what is found")
+        return _Step(
+            self.name, lambda work: work.write_found(criterion, value), "change what is found"
+        )
 
     def add(self, key: int, value: int, parent: int | None = None) -> _Step:
         """Insert a row."""
