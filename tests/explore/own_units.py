@@ -33,6 +33,7 @@ from optilock.tables.names import commit_tokens
 from optilock.tables.queue import message_tables
 from optilock.tokens import Counter
 from optilock.unit.heat import MEMORY, Adaptive, Key
+from optilock.unit.reading import name_of
 from tests.explore.rows import key
 
 Unit = Callable[[], Any]
@@ -122,13 +123,9 @@ def heating(engine: Engine, reset: Callable[[], None]) -> Callable[[], None]:
 
     def hot() -> None:
         reset()
-        database = engine.url.database or ""
-        MEMORY.conflict(Key(database, "own_accounts", (1,)), Adaptive(), "a test")
+        MEMORY.conflict(Key(name_of(engine), "own_accounts", (1,)), Adaptive(), "a test")
 
     return hot
-
-
-# -- plain, and what a unit can say ----------------------------------------------------------------
 
 
 def _adding(sessions: Any, name: str, number: int = 1, **options: Any) -> Unit:
@@ -303,9 +300,6 @@ def touching(sessions: Any) -> Unit:
         return sum(line.n for line in order.lines) > 8
 
     return touching
-
-
-# -- entities --------------------------------------------------------------------------------------
 
 
 def _entity(sessions: Any, name: str, write: Callable[[Session, str], object]) -> Unit:

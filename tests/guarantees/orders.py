@@ -31,7 +31,7 @@ def pair_of(scenario: Scenario) -> str:
 
 #: The keys of the scenarios of two transactions.
 OF_TWO = tuple(key for key, one in SCENARIOS.items() if len(_names(one)) == 2)
-#: ``verify_reads`` ends as ``verify`` does, which a test of the page says.
+#: ``verify_reads`` sends what ``verify`` sends.
 PROTECTED = PROTECTIONS[:3]
 
 

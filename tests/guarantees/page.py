@@ -66,19 +66,21 @@ them.
 _EVERY = """\
 ## Every order of two transactions
 
-A cell above is one order of the steps. `optilock.testing.explore` runs *every* order of two transactions
-that can differ, at the engine's own level. Each line of this table is a pair of units that does
-what the two transactions of the scenario do. **possible** is a counterexample: the anomaly happened
-in some order. **prevented** is a proof for these units and rows: it happened in none.
+A cell above is one order of the steps. `optilock.testing.explore` runs *every* order of two
+transactions that can differ, at the engine's own level. Each line of this table is a pair of units
+that does what the two transactions of the scenario do. **possible** is a counterexample: the
+anomaly happened in some order. **prevented** is a proof for these units and rows: it happened in
+none.
 
-The words of a cell are for the columns nothing, version and `verify`. `verify_reads` ends as `verify`
-does. Scenarios of three transactions are left out.
+The words of a cell are for the columns nothing, version and `verify`. Scenarios of three
+transactions are left out.
 
 """
 
 _EVERY_TAIL = """\
-Where `verify` is refused above, and possible here, the order above is one that a version sees. In
-another order the row that matters was not there to be read (see [below](#what-the-tables-leave-out)).
+Two lines are **possible** here with `verify`, though their one order above ends in an error: the
+project of a former manager, and the child of a deleted row. In another order the new row comes
+after the query for it, and no version of a row sees that ([below](#what-the-tables-leave-out)).
 """
 
 _TWICE = """\
