@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from datetime import timedelta
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
+from sqlalchemy import Select
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
@@ -22,9 +23,12 @@ from optilock.exactly_once.retention import purge_async as purge
 from optilock.leases.holders import acquire_held
 from optilock.leases.holders import lease as _lease
 from optilock.leases.tasks import held_in_task
+from optilock.mapping.scopes import Scope
 from optilock.preconditions.client_merges import merge_changes as merge_row
 from optilock.preconditions.edits import apply as edit_row
+from optilock.preconditions.entity_tags import PLAIN, ETags
 from optilock.preconditions.row_locks import lock as lock_row
+from optilock.preconditions.scopes import expect_scope, verify_scope
 from optilock.preconditions.version_demands import NOT_GIVEN
 from optilock.shares.guard import open_held
 from optilock.unit.async_unit import AsyncUnitOfWork
@@ -34,6 +38,8 @@ __all__ = [
     "apply",
     "committed",
     "delete",
+    "etag_of",
+    "expect",
     "insert",
     "insert_or_merge",
     "insert_or_replace",
@@ -45,6 +51,7 @@ __all__ = [
     "replace",
     "shares",
     "transaction",
+    "verify",
 ]
 
 T = TypeVar("T")
@@ -69,6 +76,25 @@ async def apply(
     return await session.run_sync(edit)
 
 
+async def etag_of(session: AsyncSession, scope: Scope, *, etags: ETags = PLAIN) -> str:
+    """:func:`optilock.etag_of` of a scope for an ``AsyncSession``: same rules and errors."""
+    return await session.run_sync(etags.of, scope)
+
+
+async def expect(
+    session: AsyncSession, scope: Scope, etag: object, *, etags: ETags = PLAIN
+) -> None:
+    """:func:`optilock.expect` of a scope for an ``AsyncSession``: same arguments and errors."""
+    await session.run_sync(expect_scope, scope, etag, etags=etags)
+
+
+async def verify(
+    session: AsyncSession, scope: Scope, statement: Select[Any] | None = None
+) -> list[Any] | None:
+    """:func:`optilock.verify` of a scope for an ``AsyncSession``: same arguments and errors."""
+    return await session.run_sync(verify_scope, scope, statement)
+
+
 async def lock(
     session: AsyncSession,
     obj: object,
@@ -77,10 +103,14 @@ async def lock(
     skip_locked: bool = False,
     timeout: float | timedelta | None = None,
 ) -> bool:
-    """:func:`optilock.lock` for an object of an ``AsyncSession``: same arguments and errors."""
+    """:func:`optilock.lock` for an object of an ``AsyncSession``: same arguments and errors.
+
+    ``obj`` may be a scope.
+    """
 
     def get(sync: Session) -> bool:
-        return lock_row(obj, nowait=nowait, skip_locked=skip_locked, timeout=timeout)
+        given = (sync, obj) if isinstance(obj, Scope) else (obj,)
+        return lock_row(*given, nowait=nowait, skip_locked=skip_locked, timeout=timeout)
 
     return await session.run_sync(get)
 

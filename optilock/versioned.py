@@ -38,6 +38,7 @@ from optilock.mapping import (
     first_versions,
     moves,
     original_values,
+    scopes,
     tables,
     triggers,
 )
@@ -47,6 +48,7 @@ from optilock.tokens.guard_trigger import GuardTrigger, Policy
 from optilock.undocumented.mappers import load_with_parent
 from optilock.watched.aggregates import cover
 from optilock.watched.rows.merge import compare_in_merge
+from optilock.watched.scopes.flush import move_scopes
 from optilock.watched.session.connections import connection_to_write
 from optilock.watched.session.record import is_watched, keeps_version
 
@@ -117,6 +119,10 @@ class Versioned:
         (:mod:`optilock.mapping.checks`)
     ``__version_root_of__``
         relationships whose rows count as part of this one: see :mod:`optilock.watched.aggregates`
+    ``__version_scopes__``
+        predicates with a version of their own, ``("room_id", ("room_id", "day"), ())``: every
+        insert, delete and change of a row moves those of its scopes
+        (:mod:`optilock.mapping.scopes`). ``Booking.scope(room_id=7)`` is one of them
     ``__merge_together__``
         groups of attributes with a rule across them, ``(("start", "end"),)``: no merge joins one of
         our columns with another one of theirs (:mod:`optilock.resolvers.column_groups`)
@@ -143,6 +149,7 @@ class Versioned:
     __version_ignore__: ClassVar[Collection[str]] = ()
     __version_commutes__: ClassVar[Collection[str]] = ()
     __version_root_of__: ClassVar[Collection[str]] = ()
+    __version_scopes__: ClassVar[Collection[str | tuple[str, ...]]] = ()
     __merge_together__: ClassVar[Collection[Collection[str]]] = ()
     __on_conflict__: ClassVar[Resolver | ResolverObject | None] = None
     __on_delete__: ClassVar[OnDelete | None] = None
@@ -153,6 +160,9 @@ class Versioned:
 
     if TYPE_CHECKING:
         version: _Version
+        #: ``Booking.scope(room_id=7)``, of classes with ``__version_scopes__``; any type, because
+        #: other classes may have a column of this name.
+        scope: Any
 
 
 @event.listens_for(Versioned, "instrument_class", propagate=True)
@@ -270,6 +280,8 @@ def _is_declared(mapper: Mapper[Any], cls: type[Any], column: Column[Any]) -> bo
 @event.listens_for(Versioned, "after_mapper_constructed", propagate=True)
 def _check_class(mapper: Mapper[Any], cls: type[Any]) -> None:
     """Check the class while it is being mapped, and register its listeners."""
+    if scopes.declare(mapper, cls):
+        move_scopes()
     if opts_out(cls):
         return
     token, rule = checks.check_tokens(cls)
@@ -300,6 +312,8 @@ def _check_class(mapper: Mapper[Any], cls: type[Any]) -> None:
 @event.listens_for(Versioned, "mapper_configured", propagate=True)
 def _load_version(mapper: Mapper[Any], cls: type[Any]) -> None:
     """Do the steps that need the whole hierarchy of the class."""
+    if scopes.has_scopes(mapper):
+        scopes.find_tables(mapper)
     if opts_out(cls):
         return
     if mapper.version_id_col is not None:

@@ -17,6 +17,7 @@ from optilock.dialects.locks import RowLocks
 from optilock.dialects.migrations import GuardTriggers, Names, TriggerDDL, Ways
 from optilock.dialects.quoting import EVERY, STANDARD, Quoting
 from optilock.dialects.rows import EachAlone, LockAndLook
+from optilock.dialects.scope_rows import ScopeRows
 from optilock.dialects.values import Values, rows_with_keys
 from optilock.dialects.waits import Waits
 from optilock.errors import ConfigurationError
@@ -360,6 +361,12 @@ class Database(RowLocks, Values, Waits):
     def commit_tokens(self) -> CommitTokens:
         """Return the statements of commit tokens."""
         return CommitTokens(self)
+
+    # -- versions of scopes (asked by optilock.watched.scopes) -------------------------------------
+
+    def scope_rows(self) -> ScopeRows:
+        """Return the statements of scopes."""
+        return ScopeRows(self)
 
     # -- what makes it weaker than it looks (asked by optilock.check) ----------------------------
 

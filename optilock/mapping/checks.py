@@ -243,6 +243,7 @@ _OPTIONS = (
     "__version_ignore__",
     "__version_commutes__",
     "__version_root_of__",
+    "__version_scopes__",
     "__version_guard__",
     "__merge_together__",
     "__on_conflict__",

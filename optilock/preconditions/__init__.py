@@ -5,6 +5,7 @@
 :mod:`~optilock.preconditions.version_demands` compares the version that a caller demands with the
 loaded one. :mod:`~optilock.preconditions.expectations` has ``expect`` and ``verify``, which demand
 a version until the transaction ends, and ``overwrite``, which demands none.
+:mod:`~optilock.preconditions.scopes` has the same for a scope: rows that were added, too.
 :mod:`~optilock.preconditions.edits` edits a row in the version that was seen (``apply``), and
 :mod:`~optilock.preconditions.row_locks` locks it.
 :mod:`~optilock.preconditions.signed_values` signs the values that a client sees, and
@@ -13,6 +14,7 @@ since. :mod:`~optilock.preconditions.forms` is a form with its values after a co
 :mod:`~optilock.preconditions.client_values` checks the names, keys and values that a client sends.
 """
 
+from optilock.mapping.scopes import Scope
 from optilock.preconditions.client_merges import merge_changes
 from optilock.preconditions.edits import apply
 from optilock.preconditions.entity_tags import ETags, etag_of
@@ -25,6 +27,7 @@ __all__ = [
     "ETags",
     "EditForm",
     "FilledForm",
+    "Scope",
     "apply",
     "conflict_form",
     "etag_of",

@@ -34,6 +34,8 @@ nothing (412), and no driver ever sees it. Any other text is ``BadPrecondition``
 * **An aggregate** (``__version_root_of__``): the tag of the root is that of the whole, because its
   version moves with every part. While a changed, new or deleted part waits for the flush, the root
   has no tag. A changed part whose root is not in memory counts as a part of each root.
+* **A list** has the tag of its scope, ``etag_of(session, Booking.scope(room_id=7))``: it changes
+  with every insert, delete and change of a row of the scope. Take it *before* the rows are read.
 * **A part of a row** is sent with the row's tag. The tag changes more often than the part, so a 412
   may be unnecessary, but none is missing. Columns of ``__version_ignore__`` are not covered. A part
   that must not conflict with the other columns needs a row of its own.
@@ -59,16 +61,20 @@ from optilock.conditions.request import STAR, tags
 from optilock.errors import BadPrecondition, ConfigurationError, describe
 from optilock.mapped import HINT_ADD_TOKEN, Identity, State, facts, identity_of
 from optilock.mapping.original_values import edit_that_counts
+from optilock.mapping.scopes import Scope
+from optilock.tables.names import scopes
 from optilock.undocumented.flushes import states_marked_deleted
 from optilock.watched.aggregates import unflushed_part
 from optilock.watched.rows.roots import LOADED_OR_PENDING
 from optilock.watched.rows.touch import is_touched
 from optilock.watched.session.record import keeps_version
+from optilock.watched.scopes.transaction import ScopeVersion, version_of_scope
 
 __all__ = [
     "PLAIN",
     "ETags",
     "RowTags",
+    "ScopeTags",
     "etag_of",
     "refuse_null_version",
     "secret_keys",
@@ -123,11 +129,13 @@ class ETags:
             raise ConfigurationError(f"ETags(tenant={self.tenant!r}): the tenant is a text.")
         object.__setattr__(self, "keys", keys)
 
-    def of(self, obj: object) -> str:
-        """Return the strong ETag of a loaded row, quotes included. Sends no SQL.
+    def of(self, obj: object, scope: Scope | None = None) -> str:
+        """Return the strong ETag of a loaded row, quotes included; or of a scope (one SELECT).
 
         Raises ``ConfigurationError`` without a version, as :func:`optilock.etag_of` does.
         """
+        if scope is not None:
+            return self.of_scope(scope).tag(version_of_scope(obj, scope))
         made = self.of_values_read(obj)
         _refuse_edited(state_of(obj, "etag_of"))
         return made
@@ -164,6 +172,10 @@ class ETags:
         identity = identity_given("ETags.versions", mapper, key)
         return self.of_row(mapper, identity).named(sent_tags(mapper.class_.__name__, given))
 
+    def of_scope(self, scope: Scope) -> ScopeTags:
+        """Return the tags of a scope."""
+        return ScopeTags(self, inspect(scope.model), scope.values, scope)
+
     def of_row(self, mapper: Mapper[Any], identity: Identity) -> RowTags:
         """Return the tags of one row, for several uses: its digest is computed once."""
         return RowTags(self, mapper, identity)
@@ -193,8 +205,11 @@ class RowTags:
 
     def tag(self, version: Any) -> str:
         """Return the tag of the row in this version."""
-        text = text_of(version, self.mapper.class_.__name__)
+        text = self._text_of(version)
         return f'"{next(self._seals(text))}.{text}"'
+
+    def _text_of(self, version: Any) -> str:
+        return text_of(version, self.mapper.class_.__name__)
 
     def named(self, sent: Iterable[str]) -> tuple[Any, ...]:
         """Return the versions of the row that these tags name, quotes included."""
@@ -232,6 +247,35 @@ class RowTags:
             yield _shown(hmac.digest(key, signed, "sha256")[:16])  # type: ignore[arg-type]
 
 
+@dataclass(frozen=True)
+class ScopeTags(RowTags):
+    """The tags of one scope, and other signed texts about it."""
+
+    scope: Scope
+
+    @cached_property
+    def row(self) -> bytes:
+        parts = (self.etags.tenant, scopes.name, self.scope.key)
+        return b"".join(map(_counted, parts))
+
+    def _text_of(self, version: Any) -> str:
+        return str(version)
+
+    def named(self, sent: Iterable[str]) -> tuple[ScopeVersion, ...]:
+        """Return the versions of the scope that these tags name, quotes included."""
+        found = []
+        for one in sent:
+            seal, _, text = one[1:-1].partition(".")
+            parts = text.split("-")
+            if self._is_ours(seal, text) and len(parts) == 2 and all(map(_is_number, parts)):
+                found.append(ScopeVersion(*map(int, parts)))
+        return tuple(found)
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) < 20 and str(int(text)) == text
+
+
 def _counted(part: str) -> bytes:
     data = part.encode("utf-8", "surrogatepass")
     return b"%d:%b" % (len(data), data)
@@ -245,8 +289,12 @@ def _shown(digest: bytes) -> str:
 PLAIN = ETags()
 
 
-def etag_of(obj: object) -> str:
+def etag_of(obj: object, scope: Scope | None = None) -> str:
     """Return the strong ETag of a loaded row, quotes included. Sends no SQL.
+
+    ``etag_of(session, scope)`` is that of a scope, and sends one SELECT. Call it before you read
+    the rows: a tag that is older than the rows costs a client one more request, and one that is
+    newer would hide a change.
 
     With ``Counter`` and ``RowVersion`` a row that is deleted and inserted again may repeat a tag;
     with ``Unique`` it never does.
@@ -256,9 +304,10 @@ def etag_of(obj: object) -> str:
             a commit has expired the version (the session has ``expire_on_commit=True``), it is
             NULL, or the class has none. Or the object, or one of its aggregate's parts, has edits
             that are not flushed: the next version is not known, and the one before is that of other
-            values.
+            values. Or the session has changed rows of the scope, whose next version is known only
+            after COMMIT.
     """
-    return PLAIN.of(obj)
+    return PLAIN.of(obj, scope)
 
 
 # -- an object -------------------------------------------------------------------------------------

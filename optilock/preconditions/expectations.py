@@ -51,9 +51,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any
+from typing import Any, overload
 
-from sqlalchemy.orm import Mapper, Session
+from sqlalchemy import Select
+from sqlalchemy.orm import Mapper, Session, scoped_session
 from sqlalchemy.orm.exc import ObjectDeletedError
 
 from optilock.errors import (
@@ -65,8 +66,10 @@ from optilock.errors import (
 )
 from optilock.events import report
 from optilock.mapped import HINT_ADD_TOKEN, Identity, State, facts, identity_of, place_of
+from optilock.mapping.scopes import Scope
 from optilock.preconditions.client_values import check_names, normal_values, values_by_column
-from optilock.preconditions.entity_tags import refuse_null_version, state_of
+from optilock.preconditions.entity_tags import PLAIN, ETags, refuse_null_version, state_of
+from optilock.preconditions.scopes import AnySession, expect_scope, verify_scope
 from optilock.preconditions.version_demands import (
     MISSING_ROW,
     NOT_GIVEN,
@@ -93,13 +96,19 @@ from optilock.watched.writes.send import expected_version
 
 
 def expect(
-    obj: object,
+    obj: Any,
     etag_or_version: object = NOT_GIVEN,
+    etag: object = NOT_GIVEN,
+    /,
     *,
     version: object = NOT_GIVEN,
     seen: Mapping[str, Any] | None = None,
+    etags: ETags = PLAIN,
 ) -> None:
     """Demand that the row of ``obj`` is in this version, now and until our transaction ends.
+
+    ``expect(session, scope, etag)`` demands it of a scope
+    (:func:`optilock.preconditions.scopes.expect_scope`).
 
     Args:
         obj: an object of a watched session.
@@ -120,6 +129,9 @@ def expect(
         ConfigurationError: the object is new, deleted, detached, in a session that is not watched,
             or of a class without a version; or the version is of a type that it cannot have.
     """
+    if isinstance(etag_or_version, Scope):
+        expect_scope(obj, etag_or_version, None if etag is NOT_GIVEN else etag, etags=etags)
+        return
     state, session = state_in_watched_session(obj, "expect")
     known = seen_values(state.mapper, seen)
     want = read_demand("expect", state.class_.__name__, etag_or_version, version)
@@ -296,8 +308,19 @@ def row_as_loaded(session: Session, state: State, loaded: Values) -> Values:
     )
 
 
-def verify(obj: object) -> None:
+@overload
+def verify(obj: object) -> None: ...
+@overload
+def verify(obj: AnySession, scope: Scope) -> None: ...
+@overload
+def verify(obj: AnySession, scope: Scope, statement: Select[Any]) -> list[Any]: ...
+def verify(
+    obj: Any, scope: Scope | None = None, statement: Select[Any] | None = None
+) -> list[Any] | None:
     """Promise that the row of ``obj``, which is only read, has the same version at COMMIT.
+
+    ``verify(session, scope)`` promises it of a scope, and ``verify(session, scope, select(...))``
+    returns the rows that were read after it (:func:`optilock.preconditions.scopes.verify_scope`).
 
     Raises:
         ConcurrencyError: the row is missing; later, at the flush or COMMIT, it has moved since the
@@ -305,12 +328,15 @@ def verify(obj: object) -> None:
         ConfigurationError: the object is new, deleted, detached, in a session that is not watched,
             or of a class without a version.
     """
+    if scope is not None or isinstance(obj, (Session, scoped_session)):
+        return verify_scope(obj, scope, statement)  # type: ignore[arg-type]
     state, session = state_in_watched_session(obj, "verify")
     version = loaded_version(state, "verify")
     if version is MISSING_ROW:
         attempt = Attempt(state.mapper, identity_of(state), "verify", {}, {}, {})
         raise report(ConcurrencyError([entry_of(attempt, None)]))
     promise(session, state, version, demanded=False)
+    return None
 
 
 # -- the last write wins ---------------------------------------------------------------------------

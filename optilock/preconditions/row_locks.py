@@ -35,7 +35,7 @@ from datetime import timedelta
 from typing import Any
 
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, scoped_session
 
 from optilock import events
 from optilock.dialects import Cause, database_of
@@ -43,7 +43,9 @@ from optilock.dialects.locks import Wait
 from optilock.dialects.transient import cause_of, ended_by_conflict
 from optilock.errors import Action, ConfigurationError
 from optilock.mapped import State, facts, identity_of, place_of
+from optilock.mapping.scopes import Scope
 from optilock.preconditions.expectations import needs_await, state_in_watched_session
+from optilock.preconditions.scopes import lock_scope
 from optilock.watched.guard.ended_transactions import conflict_before_commit
 from optilock.watched.rows.entries import Attempt, attempt_of, entry_of
 from optilock.watched.rows.seen import version_seen
@@ -54,13 +56,17 @@ from optilock.watched.session.values import Promises, conflict_of
 
 
 def lock(
-    obj: object,
+    obj: Any,
+    scope: Scope | None = None,
     *,
     nowait: bool = False,
     skip_locked: bool = False,
     timeout: float | timedelta | None = None,
 ) -> bool:
     """Lock the row of ``obj`` until the transaction ends, and compare it with the object.
+
+    ``lock(session, scope)`` locks a scope (:func:`optilock.preconditions.scopes.lock_scope`); it
+    takes no other option.
 
     Args:
         obj: an object of a watched session, or of a unit of work.
@@ -81,6 +87,9 @@ def lock(
             watched; or the options contradict each other.
     """
     wait = _wait(nowait, skip_locked, timeout)
+    if scope is not None or isinstance(obj, (Session, scoped_session)):
+        _lock_scope(obj, scope, wait)
+        return True
     state, session = state_in_watched_session(obj, "lock", versioned=False)
     if needs_await(session, state):
         raise ConfigurationError(
@@ -99,6 +108,15 @@ def lock(
             locking = {"of": state.mapper.class_, "key_share": True}
             session.refresh(obj, with_for_update=locking)
     return True
+
+
+def _lock_scope(session: Any, scope: Any, wait: Wait) -> None:
+    if not wait.usual:
+        raise ConfigurationError(
+            "lock(session, scope) waits as the database is configured to: nowait=, skip_locked= and"
+            " timeout= are for rows. Remove them. Nothing was sent."
+        )
+    lock_scope(session, scope)
 
 
 def _wait(nowait: bool, skip_locked: bool, timeout: float | timedelta | None) -> Wait:

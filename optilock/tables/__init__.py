@@ -6,10 +6,11 @@ back. A migration names the revision, so its result never changes::
     op.create_optilock_tables("commit_tokens")              # to revision 1
     op.upgrade_optilock_tables("commit_tokens", to=2)       # one step
 
-:mod:`names` has three sets with a row for each name: ``commit_tokens`` of units that must be
-applied once, ``leases`` of leased names, and ``shares`` of open names. :mod:`queue` has the set of
-messages. A new set is a module of this package with ``SETS``, which needs no registration.
-Autogenerate ignores its tables; otherwise it would drop tables without a model.
+:mod:`names` has four sets with a row for each name: ``commit_tokens`` of units that must be
+applied once, ``leases`` of leased names, ``shares`` of open names, and ``scopes`` of predicates.
+:mod:`queue` has the set of messages. A new set is a module of this package with ``SETS``, which
+needs no registration. Autogenerate ignores its tables; otherwise it would drop tables without a
+model.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Tables with one row for each name: leases, shared names, and tokens of committed units.
+"""Tables with one row for each name: leases, shares, tokens of committed units, scopes.
 
 **Commit tokens** make a repeated unit of work harmless (:mod:`optilock.exactly_once`). A unit that
 must be applied once writes its token in its own transaction. If the connection is lost inside
@@ -30,6 +30,13 @@ exists for its users.
 ``optilock_share_handles``   a row for each open handle: its ``access`` and ``share`` as bits (R 1,
                              W 2, D 4), its ``owner``'s label, and ``until`` when it is open without
                              another heartbeat; ``length`` in milliseconds
+
+**Scopes** are versions of predicates (:mod:`optilock.watched.scopes`). A scope's row is made with
+its first change or check, and stays: a deleted row would let old ETags match again. No row is the
+version 0.
+
+``scope``     the key (:mod:`optilock.mapping.scopes`); compared byte by byte
+``version``   moves with each transaction that changes a row of the scope
 """
 
 from __future__ import annotations
@@ -179,4 +186,32 @@ def _drop_shares(op: Any, schema: str | None) -> None:
 
 SHARES = TableSet("shares", _share_metadata, (Step(_create_shares, _drop_shares),))
 
-SETS = (COMMIT_TOKENS, LEASES, SHARES)
+# -- scopes ----------------------------------------------------------------------------------------
+
+_SCOPES = "optilock_scopes"
+_scope_metadata = sa.MetaData()
+
+
+def _of_scopes() -> list[sa.Column[Any]]:
+    # PostgreSQL's other collations sort in another order than Python.
+    key = exact_text(700).with_variant(sa.String(700, collation="C"), "postgresql")
+    return [
+        sa.Column("scope", key, primary_key=True),
+        sa.Column("version", sa.BigInteger(), nullable=False),
+    ]
+
+
+scopes = sa.Table(_SCOPES, _scope_metadata, *_of_scopes())
+
+
+def _create_scopes(op: Any, schema: str | None) -> None:
+    op.create_table(_SCOPES, *_of_scopes(), schema=schema)
+
+
+def _drop_scopes(op: Any, schema: str | None) -> None:
+    op.drop_table(_SCOPES, schema=schema)
+
+
+SCOPES = TableSet("scopes", _scope_metadata, (Step(_create_scopes, _drop_scopes),))
+
+SETS = (COMMIT_TOKENS, LEASES, SHARES, SCOPES)

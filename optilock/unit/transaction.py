@@ -47,6 +47,7 @@ from optilock.unit.sessions import (
 from optilock.watched.guard.ended_transactions import capture, conflict_after_rollback, guard_commit
 from optilock.watched.guard.promises import check_before_commit
 from optilock.watched.rows.rolled_back import restore_values, values_of
+from optilock.watched.scopes.transaction import end_scopes, has_scopes_to_end
 from optilock.watched.session.record import options as guard_options
 from optilock.watched.session.record import record_of
 from optilock.watched.writes.send import require_row_counts
@@ -165,6 +166,8 @@ class OwnTransaction:
             part.before_commit(self.session)
         if record_of(self.session).promises:
             check_before_commit(self.session)
+        if has_scopes_to_end(self.session):
+            end_scopes(self.session)
         if self.token is not None:
             self.token.announce()
 

@@ -45,11 +45,13 @@ from optilock.dialects.mariadb.rows import (
     is_refused,
     joined_rows,
 )
+from optilock.dialects.mariadb.scope_rows import MariaDBScopeRows
 from optilock.dialects.mariadb.weak_settings import weak_settings
 from optilock.dialects.migrations import Names, TriggerDDL
 from optilock.dialects.queue_sql import Messages, Place
 from optilock.dialects.quoting import ALL_OF_MARIADB, ALL_OF_MARIADB_ANSI, Quoting
 from optilock.dialects.registry import register
+from optilock.dialects.scope_rows import ScopeRows
 from optilock.dialects.switch import open_switch
 from optilock.dialects.waits import KEEP_SNAPSHOT, Reach, level_of
 from optilock.errors import ConfigurationError
@@ -367,6 +369,9 @@ class MariaDB(Database):
 
     def commit_tokens(self) -> CommitTokens:
         return MariaDBTokens(self)
+
+    def scope_rows(self) -> ScopeRows:
+        return MariaDBScopeRows(self)
 
     # -- isolation -------------------------------------------------------------------------------
 

@@ -29,6 +29,7 @@ from optilock.conditions.write import Lost, Write
 from optilock.dialects import database_of
 from optilock.mapped import facts
 from optilock.mapping.moves import undo_touch
+from optilock.mapping.scopes import has_scopes
 from optilock.undocumented.connections import has_commit_listeners
 from optilock.undocumented.flushes import nested_transaction
 from optilock.watched.guard.promises import hold_by_locks
@@ -269,5 +270,7 @@ def _only_commit_follows(flush: Flush) -> bool:
         and not (flush.misses or flush.skipped or flush.gone_links or flush.record.announced)
         # A listener of before_flush may make promises, which are checked afterwards.
         and hold_by_locks(flush.session)
+        and flush.uow is not None
+        and not any(map(has_scopes, flush.uow.mappers))
         and nested_transaction(flush.session) is None
     )

@@ -8,21 +8,25 @@
    dropped it (:mod:`optilock.watched.rows.touch`);
 3. *roots*: the versions of aggregates' roots move for their children
    (:mod:`optilock.watched.aggregates`);
-4. *request*: rows written for a request whose condition was not compared
+4. *scopes*: rows whose stored scopes are unknown to the session are locked and read
+   (:mod:`optilock.watched.scopes`);
+5. *request*: rows written for a request whose condition was not compared
    (:mod:`optilock.watched.statements.requests`);
-5. *conditions*: a unit with ``require_conditions=True`` requires one for each row
+6. *conditions*: a unit with ``require_conditions=True`` requires one for each row
    (:mod:`optilock.unit.conditions`);
-6. *guard*: a watched session checks all that the flush will write, with the changes of the steps
+7. *guard*: a watched session checks all that the flush will write, with the changes of the steps
    above: promises, rows that were never read, deletes (:mod:`optilock.watched.guard`).
 
 *After it*, ahead of all listeners of the application (they see settled rows): *guard* sends the
-rows that it keeps back and settles those that missed. When the objects are clean: *touches* that
+rows that it keeps back and settles those that missed. Then *scopes* notes which versions of scopes
+the written rows move. When the objects are clean: *touches* that
 were written are forgotten.
 
 *Before COMMIT*, or the release of a savepoint: *held*, which refuses to commit
 writes under a lease that is lost; *touches*, which makes rows dirty again; *unsent*, which flushes
 rows written for a request whose condition was not compared; and then
-*promises*, which flushes and looks at the rows (:mod:`optilock.watched.guard.promises`).
+*promises*, which flushes and looks at the rows (:mod:`optilock.watched.guard.promises`); and last
+*moves*, which flushes, and moves and checks versions of scopes.
 
 *When a transaction begins* on a connection, *after COMMIT*, *after a rollback* and *when it ends*,
 and *when objects come back* into a session: *guard* alone. *When a row is loaded*: *reads*, in the
@@ -60,13 +64,14 @@ Whose = str | Callable[[Session], bool]
 
 #: The steps of each event of a session, in their order.
 ORDER: Mapping[str, tuple[str, ...]] = {
-    "before_flush": ("beside", "touches", "roots", "request", "conditions", "guard"),
-    "after_flush": ("guard",),
+    "before_flush": ("beside", "touches", "roots", "scopes", "request", "conditions", "guard"),
+    "after_flush": ("guard", "scopes"),
     "after_flush_postexec": ("touches",),
-    "before_commit": ("held", "touches", "unsent", "promises"),
+    "before_commit": ("held", "touches", "unsent", "promises", "moves"),
     "after_begin": ("guard",),
     "after_commit": ("guard",),
     "after_rollback": ("guard",),
+    "after_soft_rollback": ("scopes",),
     "after_transaction_end": ("guard",),
     "detached_to_persistent": ("guard",),
     "deleted_to_persistent": ("guard",),
@@ -141,7 +146,7 @@ def only_guard_listens(session: Session) -> bool:
         not events.after_transaction_create
         and len(events.after_transaction_end) == 1
         and len(events.before_flush) == 1
-        and len(events.after_flush) == 1
+        and len(events.after_flush) == 1 + bool(_in_order["after_flush"])
         and len(events.after_flush_postexec) == bool(_in_order["after_flush_postexec"])
         # A copy: another thread may need its first step now.
         and not any(_is_for(session, whose) for whose in tuple(_beside_guard))
@@ -177,10 +182,22 @@ def _take_steps(session: Session, uow: Any, objects: Any) -> None:
             step(session, uow, objects)
 
 
+def _after_flush(session: Session, uow: Any) -> None:
+    for whose, step in _in_order["after_flush"]:
+        if _is_for(session, whose):
+            step(session, uow)
+
+
 def _after_flush_postexec(session: Session, uow: Any) -> None:
     for whose, step in _in_order["after_flush_postexec"]:
         if _is_for(session, whose):
             step(session, uow)
+
+
+def _after_soft_rollback(session: Session, ended: Any) -> None:
+    for whose, step in _in_order["after_soft_rollback"]:
+        if _is_for(session, whose):
+            step(session, ended)
 
 
 def _before_commit(session: Session) -> None:
@@ -191,6 +208,8 @@ def _before_commit(session: Session) -> None:
 
 _LISTENERS: Mapping[str, Step] = {
     "before_flush": _before_flush,
+    "after_flush": _after_flush,
     "after_flush_postexec": _after_flush_postexec,
     "before_commit": _before_commit,
+    "after_soft_rollback": _after_soft_rollback,
 }

@@ -1,0 +1,150 @@
+"""The rows of scopes: moved, checked, locked and read (:mod:`optilock.watched.scopes`).
+
+Each statement takes keys in Python's order, in which the column of the keys sorts on every server,
+and locks their rows in this order. A row that is not there stands for the version 0. Nothing can be
+locked in it, so it is inserted before it is checked.
+
+A move returns the new versions. One statement moves and checks: the version that was seen is the
+new one less 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+import sqlalchemy as sa
+from sqlalchemy.exc import DBAPIError
+
+from optilock.dialects.causes import Cause
+from optilock.dialects.rows import execute_unguarded
+from optilock.errors import ConfigurationError
+from optilock.tables.names import scopes
+
+#: Key -> version.
+Versions = dict[str, int]
+
+_READ = sa.select(scopes.c.scope, scopes.c.version).where(
+    scopes.c.scope.in_(sa.bindparam("keys", expanding=True))
+)
+IN_ORDER = _READ.order_by(scopes.c.scope)
+
+
+class _Asked(Protocol):
+    """What the statements ask of the class of a database."""
+
+    def keys_at_once(self, width: int) -> int: ...
+    def insert_unless(self, table: sa.Table) -> sa.Insert | None: ...
+    def upsert(self, table: sa.Table, changes: Any) -> sa.Insert: ...
+    def begin_writing(self, connection: sa.Connection, table: sa.Table) -> None: ...
+    def share(self, query: sa.Select[Any], table: sa.Table) -> sa.Select[Any]: ...
+    def lock(self, query: sa.Select[Any], table: sa.Table, *, deleting: bool) -> sa.Select[Any]: ...
+    def classify(self, error: DBAPIError) -> Cause: ...
+
+
+class ScopeRows:
+    """The statements of one database; a file of its folder overrides what differs."""
+
+    def __init__(self, database: _Asked) -> None:
+        self.database = database
+
+    # -- asked by sessions -------------------------------------------------------------------------
+
+    def read(self, connection: sa.Connection, keys: Collection[str]) -> Versions:
+        """Return the stored versions, without a lock; keys without a row are missing."""
+        return self._send(connection, _READ, keys)
+
+    def move(self, connection: sa.Connection, keys: Sequence[str]) -> Versions:
+        """Move the versions of sorted keys by 1, and return the new ones."""
+        found: Versions = {}
+        for some in self._in_parts(keys):
+            rows = [{"scope": key, "version": 1} for key in some]
+            found.update(self._moved(connection, rows if len(rows) > 1 else rows[0], some))
+        return found
+
+    def check(
+        self, connection: sa.Connection, keys: Sequence[str], absent: Collection[str]
+    ) -> Versions:
+        """Return the versions of sorted keys, which stay until the transaction ends.
+
+        ``absent``: those of them that may have no row yet.
+        """
+        self._make(connection, keys, absent)
+        return self._send(connection, self.database.share(IN_ORDER, scopes), keys)
+
+    def lock(self, connection: sa.Connection, keys: Sequence[str]) -> Versions:
+        """Lock sorted keys against other transactions that move or check them."""
+        found = self._send(connection, self._locking, keys)
+        if len(found) < len(keys):
+            self._make(connection, keys, keys)
+            found = self._send(connection, self._locking, keys)
+        return found
+
+    # -- what differs ------------------------------------------------------------------------------
+
+    def _moved(self, connection: sa.Connection, given: Any, keys: Sequence[str]) -> Versions:
+        return dict(map(tuple, self._ask(connection, self._upsert, given)))
+
+    def _make(
+        self, connection: sa.Connection, keys: Sequence[str], absent: Collection[str]
+    ) -> None:
+        """Insert the rows that are not there; where one lock is for all rows, take it."""
+        missing = [{"scope": key, "version": 0} for key in keys if key in absent]
+        if missing:
+            self._ask(connection, self._insert, missing).close()
+        else:
+            self.database.begin_writing(connection, scopes)
+
+    @property
+    def _upsert(self) -> Any:
+        made = self.database.upsert(scopes, lambda new: {"version": scopes.c.version + 1})
+        return made.returning(scopes.c.scope, scopes.c.version)
+
+    @property
+    def _insert(self) -> Any:
+        made = self.database.insert_unless(scopes)
+        if made is None:
+            raise ConfigurationError(_NO_DATABASE)
+        return made
+
+    @property
+    def _locking(self) -> sa.Select[Any]:
+        return self.database.lock(IN_ORDER, scopes, deleting=True)
+
+    # -- how they are sent -------------------------------------------------------------------------
+
+    def _send(
+        self, connection: sa.Connection, query: sa.Select[Any], keys: Collection[str]
+    ) -> Versions:
+        found: Versions = {}
+        for some in self._in_parts(list(keys)):
+            found.update(map(tuple, self._ask(connection, query, {"keys": some})))
+        return found
+
+    def _in_parts(self, keys: Sequence[str]) -> Iterator[Sequence[str]]:
+        step = self.database.keys_at_once(2)
+        return (keys[start : start + step] for start in range(0, len(keys), step))
+
+    def _ask(self, connection: sa.Connection, statement: Any, given: Any) -> Any:
+        try:
+            return execute_unguarded(connection, statement, given)
+        except DBAPIError as error:
+            if self.database.classify(error) is not Cause.OTHER:
+                raise
+            raise ConfigurationError(_NO_TABLE) from error
+
+
+def versions_of(found: Mapping[str, int], keys: Collection[str]) -> Versions:
+    """Return the version of each key: 0 where there is no row."""
+    return {key: found.get(key, 0) for key in keys}
+
+
+_NO_TABLE = (
+    "__version_scopes__ needs the table optilock_scopes, and this connection cannot use it: run"
+    ' optilock\'s migrations up to 0007, or op.create_optilock_tables("scopes") in one of your own.'
+    " The user needs SELECT, INSERT and UPDATE. The transaction cannot be committed."
+)
+_NO_DATABASE = (
+    "__version_scopes__ works on PostgreSQL, MariaDB and SQLite: optilock knows of no statement for"
+    " this database that inserts a row unless it is there. Nothing was committed."
+)

@@ -1,0 +1,106 @@
+"""Bookings of rooms, with the table of scopes.
+
+``rooms``        the engine; booking 1 is of room 7, booking 2 of room 8
+``sessions``     watched sessions of it
+``versions()``   the stored versions of scopes by key
+``moved(act)``   the keys that a function of a session moves, in a transaction of its own
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, ForeignKey, select
+from sqlalchemy.orm import (
+    DeclarativeBase,
+    Mapped,
+    Session,
+    mapped_column,
+    relationship,
+    sessionmaker,
+)
+
+from optilock import Versioned, watch
+from optilock.tables.names import scopes
+
+Do = Callable[..., Any]
+
+
+class Base(DeclarativeBase):
+    pass
+
+
+class Room(Versioned, Base):
+    __tablename__ = "rooms"
+    id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    bookings: Mapped[list[Booking]] = relationship(back_populates="room")
+
+
+class Booking(Versioned, Base):
+    __tablename__ = "bookings"
+    __version_scopes__ = ("room_id", ())
+    __version_ignore__ = ("seen",)
+    __version_commutes__ = ("likes",)
+    id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    room_id: Mapped[int | None] = mapped_column(ForeignKey("rooms.id"))
+    hour: Mapped[int] = mapped_column(default=0)
+    seen: Mapped[int] = mapped_column(default=0)
+    likes: Mapped[int] = mapped_column(default=0)
+    room: Mapped[Room | None] = relationship(back_populates="bookings")
+
+
+class Shift(Versioned, Base):
+    """A table without scopes, where decisions about rooms are written."""
+
+    __tablename__ = "shifts"
+    id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    note: Mapped[int] = mapped_column(default=0)
+
+
+SEVEN, EIGHT, ALL = Booking.scope(room_id=7), Booking.scope(room_id=8), Booking.scope()
+
+
+@pytest.fixture
+def rooms(engine: Engine, tables: Do) -> Engine:
+    tables(Room, Booking, Shift)
+    scopes.create(engine, checkfirst=True)
+    with Session(engine) as session, session.begin():
+        session.add_all([Room(id=7), Room(id=8), Room(id=9), Shift(id=1)])
+        session.add_all([Booking(id=1, room_id=7), Booking(id=2, room_id=8)])
+    with engine.begin() as connection:
+        connection.execute(scopes.delete())
+    return engine
+
+
+@pytest.fixture
+def sessions(rooms: Engine) -> sessionmaker[Session]:
+    return watch(sessionmaker(rooms))
+
+
+@pytest.fixture
+def versions(rooms: Engine) -> Callable[[], dict[str, int]]:
+    def versions() -> dict[str, int]:
+        with rooms.connect() as connection:
+            return dict(map(tuple, connection.execute(select(scopes))))
+
+    return versions
+
+
+@pytest.fixture
+def moved(sessions: sessionmaker[Session], versions: Callable[[], dict[str, int]]) -> Do:
+    """Returns short names: 7 for room 7, ``None`` for none, ``all``, and ``*``."""
+
+    def moved(act: Do, make: Do = sessions) -> set[Any]:
+        before = versions()
+        with make() as session, session.begin():
+            act(session)
+        return {_short(key) for key, v in versions().items() if v > before.get(key, 0)}
+
+    return moved
+
+
+def _short(key: str) -> Any:
+    known = {ALL.key: "all", ALL.any_key: "*", Booking.scope(room_id=None).key: None}
+    return known[key] if key in known else int(key.rpartition(":")[2])
