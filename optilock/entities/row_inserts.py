@@ -20,7 +20,7 @@ from weakref import WeakKeyDictionary
 
 from sqlalchemy import Column, Connection, Insert, Table, and_, bindparam
 from sqlalchemy.exc import DBAPIError, IntegrityError
-from sqlalchemy.orm import Mapper, Session
+from sqlalchemy.orm import NO_VALUE, Mapper, Session
 
 from optilock.columns.identities import identity_in
 from optilock.dialects import database_of
@@ -29,7 +29,9 @@ from optilock.entities.row_statements import ignores_previous_version
 from optilock.entities.row_writes import WrittenRow, look_at, read_again
 from optilock.errors import AlreadyExists, ConfigurationError
 from optilock.mapped import Identity, facts
+from optilock.mapping.scopes import has_scopes, rules_of
 from optilock.watched.rows.stored import read_stored
+from optilock.watched.scopes.transaction import note_moves
 from optilock.watched.session.connections import (
     connection_to_write,
     is_autocommit,
@@ -40,6 +42,11 @@ from optilock.watched.session.record import demands_of, is_watched, session_reco
 from optilock.watched.statements.call import flush_before
 from optilock.watched.statements.requests import unconditional_error
 from optilock.watched.statements.rollback_effects import note_unseen_rows, unseen_rows_of
+from optilock.watched.statements.scopes import (
+    moves_of_new_row,
+    moves_of_rows,
+    values_of_new_row,
+)
 from optilock.watched.statements.version import next_version_values
 from optilock.watched.writes.answers import onupdate_values
 
@@ -84,9 +91,11 @@ def insert_row(session: Session, new: NewRow, *, status: int = 409) -> WrittenRo
     flush_before(session, {})
     mapper = new.mapper
     connection = connection_to_write(session, mapper)
+    moves = moves_of_new_row(session, mapper, new.params())
     for _ in range(_TRIES):
         written = _inserted(session, connection, new)
         if written is not None:
+            note_moves(session, mapper, moves)
             read_again(session, mapper, written.identity)
             return written
         assert new.identity is not None
@@ -121,14 +130,28 @@ def upsert_row(session: Session, new: NewRow, changed: frozenset[str]) -> Writte
         refuse_autocommit(connection, f"An upsert of {mapper.class_.__name__}")
     _record(session, form.statement)
     params = form.params(connection, new)
+    inserted = values_of_new_row(mapper, new.params()) if has_scopes(mapper) else {}
+    replaced = {name: inserted.get(name, NO_VALUE) for name in changed}
+    moves = moves_of_rows(session, mapper, {identity: replaced})
+    known_row = bool(moves)
+    moves |= moves_of_new_row(session, mapper, new.params())
     with _answered(mapper, is_autocommit(connection)):
         row = execute_unguarded(connection, form.statement, params).one()
     if form.by_any_key and not row[1]:
         raise AlreadyExists(mapper.class_, identity)
     version = _read_version(connection, mapper, identity) if form.needs_select else row[0]
+    if moves and not known_row and not _is_first(mapper, version):
+        moves.add(rules_of(mapper).any_key)  # the row was there all the same, in an unknown scope
+    note_moves(session, mapper, moves)
     identity = tuple(row[-len(identity) :])
     read_again(session, mapper, identity)
     return WrittenRow(identity, version)
+
+
+def _is_first(mapper: Mapper[Any], version: Any) -> bool:
+    """Return whether only a row that was just inserted has the version."""
+    made: Any = mapper.version_id_generator
+    return callable(made) and not ignores_previous_version(mapper) and made(None) == version
 
 
 # -- INSERT ----------------------------------------------------------------------------------------

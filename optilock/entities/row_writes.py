@@ -41,6 +41,7 @@ from optilock.mapped import Identity, facts
 from optilock.mapping.moves import trigger_missing_error
 from optilock.watched.rows.entries import Attempt, entry_of
 from optilock.watched.rows.stored import Values, read_stored, stored_key
+from optilock.watched.scopes.transaction import note_moves
 from optilock.watched.session.connections import (
     connection_to_write,
     is_autocommit,
@@ -51,6 +52,7 @@ from optilock.watched.session.record import demands_of, is_watched, session_reco
 from optilock.watched.statements.bulk import follow_written_row
 from optilock.watched.statements.call import flush_before
 from optilock.watched.statements.rollback_effects import note_statement
+from optilock.watched.statements.scopes import moves_of_rows
 from optilock.watched.writes.send import require_row_counts, send
 
 #: The answer for a row that was not written, and for a written row whose version is not known.
@@ -88,6 +90,8 @@ def write_row(session: Session, change: Change) -> WrittenRow:
     write = _with_demands(session, change, write)
     if form.needs_select:
         refuse_autocommit(connection, _what(change))
+    given = {change.identity: {**change.values, **change.computed}}
+    moves = moves_of_rows(session, mapper, given, deletes=change.deletes)
     told, key = _sent(connection, form, change, write)
     if told is _MISSED:
         _forget(session, write)
@@ -100,6 +104,7 @@ def write_row(session: Session, change: Change) -> WrittenRow:
     if told is _MISSED:
         _forget(session, write)
         raise _not_written(change)
+    note_moves(session, mapper, moves)
     version = _version(connection, change, form, write, told)
     change = _as_stored(session, connection, change, write, key)
     _update_object(session, change, version)

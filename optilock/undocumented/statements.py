@@ -71,6 +71,24 @@ def names_given_by(statement: sa.Insert) -> set[str]:
     return {str(getattr(name, "key", name)) for name in names}
 
 
+def rows_are_unknown(statement: sa.Insert) -> bool:
+    """Return whether the rows come from a SELECT."""
+    return statement.select is not None
+
+
+def rows_given_by(statement: sa.Insert, params: Any) -> list[Mapping[Any, Any]]:
+    """Return the rows of ``values()`` and of the parameters."""
+    several = [row for some in statement._multi_values for row in some]
+    if several:
+        return [row if isinstance(row, Mapping) else _by_column(statement, row) for row in several]
+    rows = params if isinstance(params, list) else [params or {}]
+    return [{**values_of(statement), **row} for row in rows]
+
+
+def _by_column(statement: sa.Insert, row: Any) -> Mapping[Any, Any]:
+    return dict(zip(statement.table.columns, row, strict=False))
+
+
 def names_set_by(statement: sa.Update) -> list[Any]:
     """Return the columns, attributes or texts named by ``values()`` and ``ordered_values()``."""
     ordered = getattr(statement, "_ordered_values", None) or ()  # SQLAlchemy 2.0

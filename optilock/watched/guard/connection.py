@@ -39,6 +39,7 @@ from sqlalchemy.schema import DefaultGenerator
 
 from optilock.mapped import State, facts
 from optilock.mapping.original_values import changed_names
+from optilock.mapping.scopes import scoped_tables
 from optilock.mapping.tables import owner_of
 from optilock.undocumented.mappers import AskingListeners, ask_listeners
 from optilock.undocumented.statements import MappersCache, is_ordered, values_of
@@ -56,6 +57,7 @@ from optilock.watched.statements.refusals import (
     refuse_unversioned_change,
 )
 from optilock.watched.statements.requests import refuse_unconditional
+from optilock.watched.statements.scopes import is_sent_for_mappers, send_on_connection
 from optilock.watched.statements.unguarded import refuse_unguarded, refuse_unguarded_text
 from optilock.watched.statements.version import keep_version_of_table
 from optilock.watched.writes.shapes import is_of_mappers
@@ -111,11 +113,16 @@ def _cover(flush: Flush, connection: Connection) -> None:
                 if flush.record.demands is not None:
                     refuse_unchecked(flush.record.demands, statement)
                 send_deferred(flush, connection)
-                return native(statement, parameters, **options)
+                send = functools.partial(native, statement, parameters, **options)
+                return _send_moving(flush, connection, statement, parameters, options, send)
             cache = (options.get("execution_options") or {}).get("compiled_cache")
             if type(cache) is MappersCache or _is_of_flush(flush, statement, parameters, cache):
                 return route_statement(flush, connection, native, statement, parameters, options)
-            return _send_change(flush, connection, native, statement, parameters, options)
+            if scoped_tables:
+                send_deferred(flush, connection)
+            given = native, statement, parameters, options
+            send = functools.partial(_send_change, flush, connection, *given)
+            return _send_moving(flush, connection, statement, parameters, options, send)
         except DBAPIError:
             remember(flush)
             raise
@@ -135,7 +142,8 @@ def _cover(flush: Flush, connection: Connection) -> None:
             if flush.record.require_conditions:
                 refuse_unconditional(args[0], connection.dialect)
             send_deferred(flush, connection)
-            return type(connection).exec_driver_sql(connection, *args, **options)
+            send = functools.partial(type(connection).exec_driver_sql, connection, *args, **options)
+            return _send_moving(flush, connection, args[0], None, {}, send)
         except DBAPIError:
             remember(flush)
             raise
@@ -145,6 +153,20 @@ def _cover(flush: Flush, connection: Connection) -> None:
     connection.scalar = scalar  # type: ignore[method-assign]
     connection.exec_driver_sql = exec_driver_sql  # type: ignore[method-assign]
     setattr(connection, _FLUSH, flush)
+
+
+def _send_moving(
+    flush: Flush,
+    connection: Connection,
+    statement: Any,
+    params: Any,
+    options: Any,
+    send: Callable[[], Any],
+) -> Any:
+    """Send a statement of a listener, and note the scopes that it moves."""
+    if not scoped_tables or is_sent_for_mappers(options):
+        return send()
+    return send_on_connection(flush.session, connection, statement, params, send)
 
 
 def _is_of_flush(flush: Flush, statement: Any, params: Any, cache: Any) -> bool:

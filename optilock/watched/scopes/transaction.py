@@ -128,8 +128,10 @@ def scopes_of(session: Session) -> TransactionScopes:
     return known
 
 
-def note_moves(session: Session, mapper: Mapper[Any], keys: Iterable[str]) -> None:
+def note_moves(session: Session, mapper: Mapper[Any], keys: Collection[str]) -> None:
     """Note that rows of these scopes have changed; during COMMIT their versions move at once."""
+    if not keys:
+        return
     known = scopes_of(session)
     known.move(session, mapper, keys)
     ending = session.__dict__.get(_ENDING)

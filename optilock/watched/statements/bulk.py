@@ -46,6 +46,7 @@ from optilock.watched.rows.entries import (
 )
 from optilock.watched.rows.seen import follow_move, version_seen
 from optilock.watched.rows.stored import read_stored
+from optilock.watched.scopes.transaction import note_moves
 from optilock.watched.session.connections import (
     connection_to_write,
     given_session,
@@ -54,6 +55,7 @@ from optilock.watched.session.connections import (
 from optilock.watched.session.record import demands_of, is_watched, session_record
 from optilock.watched.statements.by_key import attempt_from_values, refuse_compared
 from optilock.watched.statements.call import flush_before
+from optilock.watched.statements.scopes import moves_of_rows
 from optilock.watched.statements.silent_cascades import refuse_silent_delete
 from optilock.watched.statements.version import VersionType
 from optilock.watched.writes.answers import fill_in
@@ -144,6 +146,8 @@ def _send(session: Session, given: Rows) -> tuple[Connection, dict[int, Entry[An
     flush_before(session, {})
     connection = connection_to_write(session, given.mapper)
     refuse_autocommit(connection, "Writing many rows by key")
+    rows = {row.identity: row.values for row in given.rows}
+    moves = moves_of_rows(session, given.mapper, rows, deletes=given.deletes)
     demands = demands_of(session)
     writes = _writes(connection, given, demands)
     before = 0
@@ -151,6 +155,8 @@ def _send(session: Session, given: Rows) -> tuple[Connection, dict[int, Entry[An
         before = session_record(session).at()
         session_record(session).sent.extend(writes)
     missed = _missed(connection, given, writes)
+    if moves and len(missed) < len(writes):
+        note_moves(session, given.mapper, moves)
     if not missed:
         return connection, {}
     places = {id(write.params): place for place, write in enumerate(writes)}

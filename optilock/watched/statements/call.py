@@ -145,15 +145,19 @@ def rows_found(
     looks: Sequence[Any],
     wanted: Iterable[Identity] | None = None,
     bound: Mapping[str, Any] = _NONE,
+    *,
+    most: int | None = None,
 ) -> dict[Identity, tuple[Any, ...]]:
     """Lock the rows that the statement will find, of those ``wanted``, and return ``looks`` by key.
 
     With a list of parameters all wanted rows are read. ``bound``: parameters of ``looks``.
+    ``most``: no more rows than these are read.
     """
     query = sa.select(*keys, *looks).options(*loader_options_of(statement))
     if not isinstance(params, list):
         query = query.where(*criteria_of(statement))
         bound = {**(params or {}), **bound}
+    query = query.limit(most)
     database = database_of(connection.dialect)
     database.begin_writing(connection, table)
 
@@ -195,7 +199,7 @@ def single_key_of(
         return None  # many rows
     named = {
         one.left: given.get(one.right.key, one.right.value)
-        for one in _conjunction(criteria_of(statement))
+        for one in conjunction(criteria_of(statement))
         if isinstance(one, sa.BinaryExpression)
         and one.operator is operators.eq
         and isinstance(one.right, sa.BindParameter)
@@ -204,9 +208,10 @@ def single_key_of(
     return None if None in identity else identity
 
 
-def _conjunction(criteria: Iterable[Any]) -> Iterator[Any]:
+def conjunction(criteria: Iterable[Any]) -> Iterator[Any]:
+    """Yield the parts of a WHERE that must all be true."""
     for one in criteria:
         if getattr(one, "operator", None) is operators.and_:
-            yield from _conjunction(one.clauses)
+            yield from conjunction(one.clauses)
         else:
             yield one

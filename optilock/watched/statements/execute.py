@@ -47,6 +47,7 @@ from optilock import events
 from optilock.dialects.transient import ended_by_conflict
 from optilock.errors import ConfigurationError
 from optilock.mapped import facts
+from optilock.mapping.scopes import scoped_tables
 from optilock.mapping.tables import owner_of
 from optilock.undocumented.statements import MappersCache, lock_of, resolve_lambda, subject_of
 from optilock.watched.rows.locked import LOCKED_ROWS, run_query
@@ -75,6 +76,7 @@ from optilock.watched.statements.by_table import (
 from optilock.watched.statements.call import Call, Execute, mark_statement
 from optilock.watched.statements.demand_checks import add_demands, add_demands_for_table
 from optilock.watched.statements.refusals import (
+    inner_writes_of,
     refuse_inner_writes,
     refuse_insert,
     refuse_text,
@@ -85,6 +87,11 @@ from optilock.watched.statements.rollback_effects import (
     note_statement,
     note_unseen_rows,
     unseen_rows_of,
+)
+from optilock.watched.statements.scopes import (
+    is_sent_for_mappers,
+    send_call,
+    send_on_connection,
 )
 from optilock.watched.statements.unguarded import refuse_unguarded, refuse_unguarded_text
 from optilock.watched.statements.version import (
@@ -105,13 +112,16 @@ def guarded_execute(original: Execute) -> Execute:
     def execute(self: Session, statement: Any, params: Any = None, **options: Any) -> Any:
         try:
             if type(statement) is not Select:
-                return _send_change(Call(self, original, statement, params, options))
+                call = Call(self, original, statement, params, options)
+                return send_call(call, _send_change) if scoped_tables else _send_change(call)
             demands = self.__dict__.get(RECORD_KEY, SessionRecord).demands
             if demands is not None:
                 refuse_inner_writes(demands, statement)
             if is_strict(self):
                 refuse_unversioned_change(statement)
                 _refuse_unguarded(Call(self, original, statement, params, options))
+            if scoped_tables and inner_writes_of(statement):
+                return send_call(Call(self, original, statement, params, options), Call.send)
             reads: Reads | None = self.__dict__.get(READS_KEY)
             if reads is not None and lock_of(statement) is None:
                 statement = reads.locked(self, statement, params, options)
@@ -303,14 +313,11 @@ def _replacements_for(
             return native(statement, parameters, **options)
         if is_strict(session):
             refuse_unversioned_change(statement)
-        if type(statement) in _CHANGES:
-            return _execute_change(session, connection, native, statement, parameters, options)
-        if is_strict(session):
-            refuse_unguarded(statement, dialect=lambda: connection.dialect)
-        if record.demands is not None:
-            refuse_unchecked(record.demands, statement)
-        note_unseen_rows(session, unseen_rows_of(statement))
-        return native(statement, parameters, **options)
+        if scoped_tables and not is_sent_for_mappers(options):
+            send = functools.partial(_execute, session, connection, native)
+            again = functools.partial(send, statement, parameters, options)
+            return send_on_connection(session, connection, statement, parameters, again)
+        return _execute(session, connection, native, statement, parameters, options)
 
     def scalar(statement: Any, parameters: Any = None, **options: Any) -> Any:
         if isinstance(statement, DefaultGenerator):  # a sequence, which is no statement
@@ -323,9 +330,33 @@ def _replacements_for(
             refuse_unguarded_text(statement, connection.dialect)
         if record.demands is not None and session is not None:
             refuse_text(record.demands, statement)
-        return type(connection).exec_driver_sql(connection, statement, *args, **options)
+        send = functools.partial(type(connection).exec_driver_sql, connection, statement, *args)
+        if not scoped_tables or session is None:
+            return send(**options)
+        again = functools.partial(send, **options)
+        return send_on_connection(session, connection, statement, None, again)
 
     return {"execute": execute, "scalar": scalar, "exec_driver_sql": exec_driver_sql}
+
+
+def _execute(
+    session: Session,
+    connection: Connection,
+    native: Callable[..., Any],
+    statement: Any,
+    parameters: Any,
+    options: dict[str, Any],
+) -> Any:
+    """Send a statement on a connection of the session."""
+    record = session_record(session)
+    if type(statement) in _CHANGES:
+        return _execute_change(session, connection, native, statement, parameters, options)
+    if is_strict(session):
+        refuse_unguarded(statement, dialect=lambda: connection.dialect)
+    if record.demands is not None:
+        refuse_unchecked(record.demands, statement)
+    note_unseen_rows(session, unseen_rows_of(statement))
+    return native(statement, parameters, **options)
 
 
 def _execute_change(

@@ -6,7 +6,7 @@ They write rows by primary key, under the rules of :mod:`optilock.watched.statem
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from sqlalchemy import inspect
@@ -16,9 +16,11 @@ from sqlalchemy.orm.attributes import instance_state
 from optilock.errors import ConfigurationError
 from optilock.mapped import State, facts, identity_of, place_of
 from optilock.mapping.moves import declare_joined_moves
+from optilock.mapping.scopes import has_scopes
 from optilock.undocumented.mappers import mark_unchanged
 from optilock.watched.rows.entries import Attempt
 from optilock.watched.rows.seen import recall_version, undo_of_move, version_seen
+from optilock.watched.scopes.transaction import note_moves
 from optilock.watched.session.connections import connection_to_write, refuse_autocommit
 from optilock.watched.session.record import is_strict, session_record
 from optilock.watched.statements import by_key
@@ -31,6 +33,7 @@ from optilock.watched.statements.rollback_effects import (
     note_unseen_rows,
     versions_after,
 )
+from optilock.watched.statements.scopes import keys_of_new_row, moves_by_key
 
 
 def guarded_bulk_update(original: Execute) -> Execute:
@@ -47,12 +50,16 @@ def guarded_bulk_update(original: Execute) -> Execute:
             by_key.refuse_compared(found, "bulk_update_mappings()")
             check_rows_by_key(self, found, rows)
         if not isinstance(found, Mapper) or not facts(found).token:
+            keys = moves_by_key(self, found, rows) if isinstance(found, Mapper) else set()
             original(self, mapper, rows)
+            if keys:
+                note_moves(self, found, keys)
             return
         by_key.refuse_assigned(found, "bulk_update_mappings()")
         by_key.refuse_unversioned(found, rows)
         refuse_autocommit(connection_to_write(self, found), by_key.WRITING_BY_KEY)
         note_statement(self, found)
+        keys = moves_by_key(self, found, rows)
         with (
             by_key.report_stale_rows(self, lambda: by_key.attempts_of(found, rows)),
             declare_joined_moves(),
@@ -60,6 +67,7 @@ def guarded_bulk_update(original: Execute) -> Execute:
             original(self, mapper, rows)
         if by_key.leaves_versions(found):
             by_key.move_left_versions(connection_to_write(self, found), found, rows)
+        note_moves(self, found, keys)
 
     return bulk_update_mappings
 
@@ -79,6 +87,9 @@ def guarded_bulk_insert(original: Execute) -> Execute:
             if facts(found).guarded:
                 _note_added(self, found)
         original(self, mapper, rows, *args, **options)
+        if isinstance(found, Mapper) and has_scopes(found):
+            keys = {key for row in rows for key in keys_of_new_row(found, row)}
+            note_moves(self, found, keys)
 
     return bulk_insert_mappings
 
@@ -98,6 +109,7 @@ def guarded_bulk_save(original: Execute) -> Execute:
         _refuse_saved(self, written)
         _note_saved(self, written)
         _refuse_undemanded(self, written)
+        moves = list(_moves_saved(self, written))
         with (
             by_key.report_stale_rows(self, lambda: _attempts_saved(written)),
             declare_joined_moves(),
@@ -105,8 +117,23 @@ def guarded_bulk_save(original: Execute) -> Execute:
             original(self, saved, *args, **options)
         _move_left(self, written, all_columns=all_columns)
         _follow(self, states)
+        for mapper, keys in moves:
+            note_moves(self, mapper, keys)
 
     return bulk_save_objects
+
+
+def _moves_saved(
+    session: Session, written: Iterable[State]
+) -> Iterator[tuple[Mapper[Any], set[str]]]:
+    """Yield the scopes of the objects, as they are stored and as they are to be."""
+    for state in written:
+        if not has_scopes(state.mapper):
+            continue
+        if state.key is None:
+            yield state.mapper, set(keys_of_new_row(state.mapper, state.dict))
+        else:
+            yield state.mapper, moves_by_key(session, state.mapper, [state.dict | _key_of(state)])
 
 
 def _refuse_saved(session: Session, written: Iterable[State]) -> None:

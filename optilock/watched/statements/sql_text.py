@@ -224,6 +224,14 @@ def tables_deleted(sql: str, names: Collection[str]) -> set[str]:
     }
 
 
+def tables_touched(sql: str, names: Collection[str]) -> set[str]:
+    """Return those of the tables with these names whose rows it may add, change or delete."""
+    if not (_ADDS.search(sql) or may_write(sql)):
+        return set()
+    text = _NOISE.sub(" ", sql)
+    return {name for name, _ in (*_first(text), *_further(text, names)) if name in names}
+
+
 def sql_of(statement: Any) -> str | None:
     """Return the text of ``text()``, of ``DDL()``, or of ``columns()`` or ``from_statement()``.
 

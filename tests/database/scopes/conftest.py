@@ -12,54 +12,14 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, ForeignKey, select
-from sqlalchemy.orm import (
-    DeclarativeBase,
-    Mapped,
-    Session,
-    mapped_column,
-    relationship,
-    sessionmaker,
-)
+from sqlalchemy import Engine, select
+from sqlalchemy.orm import Session, sessionmaker
 
-from optilock import Versioned, watch
+from optilock import watch
 from optilock.tables.names import scopes
+from tests.support.rooms import ALL, Booking, Room, Shift
 
 Do = Callable[..., Any]
-
-
-class Base(DeclarativeBase):
-    pass
-
-
-class Room(Versioned, Base):
-    __tablename__ = "rooms"
-    id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
-    bookings: Mapped[list[Booking]] = relationship(back_populates="room")
-
-
-class Booking(Versioned, Base):
-    __tablename__ = "bookings"
-    __version_scopes__ = ("room_id", ())
-    __version_ignore__ = ("seen",)
-    __version_commutes__ = ("likes",)
-    id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
-    room_id: Mapped[int | None] = mapped_column(ForeignKey("rooms.id"))
-    hour: Mapped[int] = mapped_column(default=0)
-    seen: Mapped[int] = mapped_column(default=0)
-    likes: Mapped[int] = mapped_column(default=0)
-    room: Mapped[Room | None] = relationship(back_populates="bookings")
-
-
-class Shift(Versioned, Base):
-    """A table without scopes, where decisions about rooms are written."""
-
-    __tablename__ = "shifts"
-    id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
-    note: Mapped[int] = mapped_column(default=0)
-
-
-SEVEN, EIGHT, ALL = Booking.scope(room_id=7), Booking.scope(room_id=8), Booking.scope()
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from optilock import (
 )
 from optilock.preconditions import overwrite
 from optilock.statements import no_bump
-from tests.database.scopes.conftest import Booking, Room, Shift
+from tests.support.rooms import Booking, Room, Shift
 
 
 def booking(session: Session, key: int = 1) -> Booking:

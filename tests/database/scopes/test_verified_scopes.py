@@ -19,7 +19,7 @@ from optilock import (
     unit_of_work,
     verify,
 )
-from tests.database.scopes.conftest import ALL, EIGHT, SEVEN, Booking, Shift
+from tests.support.rooms import ALL, EIGHT, SEVEN, Booking, Shift
 
 
 def write_elsewhere(session: Session) -> None:
