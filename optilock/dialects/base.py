@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -364,9 +365,14 @@ class Database(RowLocks, Values, Waits):
 
     # -- versions of scopes (asked by optilock.watched.scopes) -------------------------------------
 
+    @cached_property
     def scope_rows(self) -> ScopeRows:
-        """Return the statements of scopes."""
+        """The statements of scopes."""
         return ScopeRows(self)
+
+    def is_exact(self, column: sa.Column[Any], dialect: sa.Dialect) -> bool:
+        """Return whether two texts of the column are equal only if all characters are."""
+        return True
 
     # -- what makes it weaker than it looks (asked by optilock.check) ----------------------------
 

@@ -11,6 +11,7 @@ new one less 1.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Any, Protocol
 
 import sqlalchemy as sa
@@ -43,7 +44,7 @@ class _Asked(Protocol):
 
 
 class ScopeRows:
-    """The statements of one database; a file of its folder overrides what differs."""
+    """The statements of one database, made once; a file of its folder overrides what differs."""
 
     def __init__(self, database: _Asked) -> None:
         self.database = database
@@ -70,7 +71,7 @@ class ScopeRows:
         ``absent``: those of them that may have no row yet.
         """
         self._make(connection, keys, absent)
-        return self._send(connection, self.database.share(IN_ORDER, scopes), keys)
+        return self._send(connection, self._sharing, keys)
 
     def lock(self, connection: sa.Connection, keys: Sequence[str]) -> Versions:
         """Lock sorted keys against other transactions that move or check them."""
@@ -95,19 +96,23 @@ class ScopeRows:
         else:
             self.database.begin_writing(connection, scopes)
 
-    @property
+    @cached_property
     def _upsert(self) -> Any:
         made = self.database.upsert(scopes, lambda new: {"version": scopes.c.version + 1})
         return made.returning(scopes.c.scope, scopes.c.version)
 
-    @property
+    @cached_property
     def _insert(self) -> Any:
         made = self.database.insert_unless(scopes)
         if made is None:
             raise ConfigurationError(_NO_DATABASE)
         return made
 
-    @property
+    @cached_property
+    def _sharing(self) -> sa.Select[Any]:
+        return self.database.share(IN_ORDER, scopes)
+
+    @cached_property
     def _locking(self) -> sa.Select[Any]:
         return self.database.lock(IN_ORDER, scopes, deleting=True)
 

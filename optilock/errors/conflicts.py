@@ -34,6 +34,8 @@ T = TypeVar("T")
 Kind = Literal["updated", "deleted"]
 Action = Literal["update", "delete", "verify"]
 
+#: The table of the versions of scopes.
+SCOPES = "optilock_scopes"
 _MAPPINGS = ("original", "current", "database", "changes")
 #: Rows that a message lists.
 _SHOWN = 5
@@ -190,8 +192,19 @@ class Entry(Generic[T]):
         return text + (f" ({'; '.join(known)})" if known else "")
 
     @property
+    def is_scope(self) -> bool:
+        """Whether it is no row, but a scope whose rows were only read (``verify``, ``expect``).
+
+        ``identity`` has the scope's values then, and ``original`` has them by their attributes.
+        """
+        return self.table == SCOPES
+
+    @property
     def row(self) -> str:
-        """Class and key, for messages: ``Page 7``."""
+        """Class and key, for messages: ``Page 7``, or ``Booking.scope(room_id=7)``."""
+        if self.is_scope:
+            given = ", ".join(f"{name}={short_text(v)}" for name, v in self.original.items())
+            return f"{self.model.__name__}.scope({given})"
         return row_name(self.model, self.identity)
 
     def _what_happened(self) -> str:

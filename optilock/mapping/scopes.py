@@ -25,6 +25,9 @@ A trigger can make the same text, so only types are allowed whose text is the sa
 SQL: integers, booleans (``1``, ``0``), dates (ISO), UUIDs (32 hexadecimal digits), enums and texts.
 A list of values of more than 400 characters is replaced by ``#`` and its MD5.
 
+A class that has an attribute ``scope`` of its own keeps it. The call is then
+``make_scope(Booking, room_id=7)``, of this module.
+
 **NULL** is a value of its own: ``Booking.scope(room_id=None)`` has the rows without a room.
 
 **Hierarchies.** A row has the same scopes, whichever class it was read as: the class at the root of
@@ -43,7 +46,7 @@ import enum
 import hashlib
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -148,6 +151,13 @@ class ScopeRules:
 
     mapper: Mapper[Any]
     rules: tuple[ScopeRule, ...]
+    #: Databases on which the columns' texts were found to be compared exactly.
+    exact_on: set[type[Any]] = field(default_factory=set)
+
+    @cached_property
+    def columns(self) -> tuple[sa.Column[Any], ...]:
+        """All columns of scopes, each once."""
+        return tuple(dict.fromkeys(column for rule in self.rules for column in rule.columns))
 
     @cached_property
     def names(self) -> tuple[str, ...]:
@@ -250,7 +260,7 @@ def declare(mapper: Mapper[Any], cls: type[Any]) -> bool:
     if len({frozenset(rule.names) for rule in rules}) < len(rules):
         raise ConfigurationError(f"{cls.__name__}.{OPTION} names a scope twice: {given!r}.")
     mapper.__dict__[_RULES] = ScopeRules(mapper, rules)
-    if "scope" not in mapper.columns:
+    if not hasattr(cls, "scope"):  # a column of the class may have this name
         cls.scope = classmethod(make_scope)
     return True
 
@@ -298,18 +308,33 @@ def _malformed(cls: type[Any], given: Any) -> ConfigurationError:
 
 def _table(mapper: Mapper[Any]) -> sa.Table:
     table = mapper.local_table
-    assert isinstance(table, sa.Table)
-    return table
+    if isinstance(table, sa.Table):
+        return table
+    raise ConfigurationError(
+        f"{mapper.class_.__name__} has {OPTION} and is mapped to {type(table).__name__}: map the"
+        " class to one table."
+    )
 
 
 def _column(mapper: Mapper[Any], name: str, what: str) -> sa.Column[Any]:
     column = mapper.columns.get(name)  # column_attrs would configure all mappers, too early
     if isinstance(column, sa.Column) and column.table is mapper.local_table:
         if column is not facts(mapper).version:
+            _refuse_made(column, what)
             return column
         raise ConfigurationError(f"{what} the version itself: remove it.")
     there = (n for n, c in mapper.columns.items() if c is not facts(mapper).version)
     raise ConfigurationError(f"{what} not a column attribute. It has: {', '.join(sorted(there))}.")
+
+
+def _refuse_made(column: sa.Column[Any], what: str) -> None:
+    """Refuse a column that an UPDATE changes though it does not name it."""
+    if column.onupdate is None and column.server_onupdate is None and column.computed is None:
+        return
+    raise ConfigurationError(
+        f"{what} made by the database or by onupdate=, so a row could change its scope without a"
+        " move of its version. Name a column that only the program sets."
+    )
 
 
 def _rule(mapper: Mapper[Any], cls: type[Any], names: tuple[str, ...]) -> ScopeRule:

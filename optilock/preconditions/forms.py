@@ -279,6 +279,10 @@ class EditForm(Generic[T]):
 def entry_of_row(model: type[T], identity: Identity, error: ConcurrencyError) -> Entry[T] | None:
     """Return the entry of a row, if the error is about it."""
     return next(
-        (one for one in error.entries if issubclass(one.model, model) and one.identity == identity),
+        (
+            one
+            for one in error.entries
+            if issubclass(one.model, model) and one.identity == identity and not one.is_scope
+        ),
         None,
     )

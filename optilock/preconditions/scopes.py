@@ -48,6 +48,7 @@ from optilock.errors import ConfigurationError, PreconditionFailed, describe
 from optilock.events import report
 from optilock.mapping.scopes import Scope
 from optilock.preconditions.entity_tags import PLAIN, ETags, sent_tags
+from optilock.undocumented.statements import repeats_objects
 from optilock.watched.scopes.transaction import (
     entry_of_scope,
     lock_version,
@@ -84,9 +85,10 @@ def verify_scope(
     verify_version(own, scope, read_version(own, scope), demanded=False)
     if statement is None:
         return None
-    if len(statement.column_descriptions) == 1:
-        return list(own.scalars(statement).unique().all())
-    return list(own.execute(statement).unique().all())
+    result: Any = own.execute(statement)
+    result = result.unique() if repeats_objects(result) else result
+    one = len(statement.column_descriptions) == 1
+    return list(result.scalars().all() if one else result.all())
 
 
 def expect_scope(session: AnySession, scope: Scope, etag: object, *, etags: ETags = PLAIN) -> None:

@@ -205,6 +205,11 @@ def may_repeat_objects(result: sa.Result[Any]) -> bool:
     return type(result) is not ChunkedIteratorResult or result._unique_filter_state is not None
 
 
+def repeats_objects(result: Any) -> bool:
+    """Return whether SQLAlchemy requires ``unique()``: a collection is loaded by a join."""
+    return getattr(result, "_unique_filter_state", None) is not None
+
+
 def may_lock(statement: sa.Select[Any]) -> bool:
     """Return whether each row of the result stands for rows of its tables, one by one."""
     return not (

@@ -352,6 +352,8 @@ class Reading:
         queried = self._queried(session)
         found: dict[Key, None] = {}
         for entry in error.entries:
+            if entry.is_scope:
+                continue  # no row: the program locks it (``lock(session, scope)``)
             if entry.action == "verify" and not self._is_held(session, entry):
                 continue  # the row was only read, and locks would make readers wait
             mapper: Mapper[Any] = inspect(entry.model)

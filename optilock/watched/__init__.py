@@ -5,6 +5,7 @@ From the bottom to the top, each part importing only those above it in this list
 :mod:`~optilock.watched.session` is a session's record: its transaction, its flush, its statement.
 :mod:`~optilock.watched.rows` is what objects have seen of their rows, and what the rows hold now.
 :mod:`~optilock.watched.writes` sends rows to the database and reads which of them were written.
+:mod:`~optilock.watched.scopes` moves and checks versions of predicates before COMMIT.
 :mod:`~optilock.watched.statements` checks UPDATE, DELETE and SQL text that a program sends itself.
 :mod:`~optilock.watched.guard` is the flush: before it, its writes, and conflicts settled after it.
 :mod:`~optilock.watched.aggregates` moves the version of a root when one of its children changes.

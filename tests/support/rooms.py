@@ -31,6 +31,16 @@ class Booking(Versioned, Base):
     room: Mapped[Room | None] = relationship(back_populates="bookings")
 
 
+class Seat(Versioned, Base):
+    """A booking of a class with one scope, so that two rooms have no row in common."""
+
+    __tablename__ = "seats"
+    __version_scopes__ = ("room_id",)
+    id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    room_id: Mapped[int]
+    hour: Mapped[int] = mapped_column(default=0)
+
+
 class Shift(Versioned, Base):
     """A table without scopes, where decisions about rooms are written."""
 

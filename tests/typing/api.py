@@ -49,6 +49,7 @@ from optilock import (
     expect,
     is_transient,
     leases,
+    lock,
     merge_fields,
     reject,
     repeatable_read,
@@ -73,7 +74,7 @@ from optilock.exactly_once import (
     purge,
     set_result,
 )
-from optilock.preconditions import EditForm, FilledForm, merge_changes, sign_seen
+from optilock.preconditions import EditForm, FilledForm, Scope, merge_changes, sign_seen
 from optilock.preconditions.entity_tags import ETags
 from optilock.queue import AsyncQueue, Draft, Message, Queue, QueueSummary, Received, Worker, queues
 from optilock.queue import Sent as SentMessage
@@ -404,6 +405,12 @@ assert_type(etag_of(Page()), str)
 assert_type(expect(Page(), '"3"'), None)
 assert_type(expect(Page(), version=3), None)
 assert_type(verify(Page()), None)
+whole: Scope = Page.scope()
+assert_type(etag_of(sessions(), whole), str)
+assert_type(expect(sessions(), whole, '"3"'), None)
+assert_type(verify(scoped, whole), None)
+assert_type(verify(sessions(), whole, select(Page)), list[Any])
+assert_type(lock(sessions(), whole), bool)
 assert_type(apply(sessions(), Page, 1, {"title": "New"}, expected=3), Page)
 assert_type(apply(scoped, Page, 1, {"title": "New"}, expected=3), Page)
 assert_type(bulk_update(scoped, Page, []), BulkResult)

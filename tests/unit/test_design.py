@@ -147,8 +147,10 @@ def test_the_way_of_one_row(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> 
     assert {path for path, _ in calls} - {path for path, _ in told} <= {
         "watched/guard/records.py",
         "watched/session/record.py",
-        # Where the process has mapped roots of aggregates, as other tests do.
+        # Where the process has mapped roots of aggregates, or scopes, as other tests do.
         "watched/aggregates.py",
+        "mapping/scopes.py",
+        "watched/scopes/transaction.py",
         "mapped.py",
         "undocumented/flushes.py",
     }

@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager
 from datetime import date, time, timedelta
 from decimal import Decimal
 from enum import Enum
+from functools import cached_property
 from time import sleep
 from types import MappingProxyType
 from typing import Any
@@ -370,8 +371,19 @@ class MariaDB(Database):
     def commit_tokens(self) -> CommitTokens:
         return MariaDBTokens(self)
 
+    @cached_property
     def scope_rows(self) -> ScopeRows:
         return MariaDBScopeRows(self)
+
+    def is_exact(self, column: sa.Column[Any], dialect: sa.Dialect) -> bool:
+        """Return whether the mapping has such a collation; that of the server may be any."""
+        kind = column.type.dialect_impl(dialect)
+        if not isinstance(kind, sa.String) or isinstance(column.type, (sa.Enum, sa.Uuid)):
+            return True
+        options = column.table.kwargs
+        of_table = options.get("mariadb_collate") or options.get("mysql_collate")
+        name = str(getattr(kind, "collation", None) or of_table or "")
+        return name.endswith(("_nopad_bin", "_0900_bin"))
 
     # -- isolation -------------------------------------------------------------------------------
 

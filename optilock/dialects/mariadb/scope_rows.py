@@ -10,6 +10,7 @@ the ETag, is the one from before.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from functools import cached_property
 from typing import Any
 
 import sqlalchemy as sa
@@ -46,10 +47,10 @@ class MariaDBScopeRows(ScopeRows):
         self._ask(connection, _UPSERT, given).close()
         return self._send(connection, self._locking, keys)
 
-    @property
+    @cached_property
     def _upsert(self) -> Any:
         return _MOVE
 
-    @property
+    @cached_property
     def _insert(self) -> Any:
         return _MAKE

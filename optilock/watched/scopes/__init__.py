@@ -40,9 +40,9 @@ A :class:`~optilock.mapping.scopes.Scope` has ``model``, ``items``, ``values``,
 ``expect(session, scope, etag, etags=...)``, ``verify(session, scope[, select(...)])`` and
 ``lock(session, scope)``; for an ``AsyncSession`` the same of :mod:`optilock.asyncio`. The table is
 ``optilock.tables.names.scopes`` in the set ``"scopes"``; its statements are
-:class:`optilock.dialects.scope_rows.ScopeRows` (``Database.scope_rows()``).
+:class:`optilock.dialects.scope_rows.ScopeRows` (``Database.scope_rows``).
 
 :mod:`~optilock.watched.scopes.transaction` is the record of a transaction and the step before
-COMMIT. :mod:`~optilock.watched.scopes.flush` finds the scopes of rows that a flush writes.
-:mod:`~optilock.watched.scopes.statements` finds those of statements and bulk calls.
+COMMIT. :mod:`~optilock.watched.scopes.flush` finds the scopes of rows that a flush writes, and
+:mod:`optilock.watched.statements.scopes` those of statements, bulk calls and entities.
 """

@@ -25,13 +25,14 @@ from sqlalchemy.orm import NO_VALUE, Mapper, Session, SessionTransaction
 from optilock.dialects import database_of
 from optilock.mapped import Identity, State, facts, identity_of
 from optilock.mapping.scopes import has_scopes, rules_of
-from optilock.undocumented.flushes import stored_states_to_flush
+from optilock.undocumented.flushes import classes_to_flush, stored_states_to_flush
 from optilock.watched.rows.stored import Values, read_stored
 from optilock.watched.scopes.transaction import (
     before_commit,
     has_scopes_to_end,
     is_to_end,
     note_moves,
+    require_transaction,
     scopes_of,
 )
 from optilock.watched.session.connections import connection_to_write
@@ -75,6 +76,8 @@ class _Before(NamedTuple):
 def _note_read(session: Session, uow: Any, objects: Any) -> None:
     """Note the scopes as they were read; lock and read rows whose scopes were not."""
     scopes_of(session)
+    for root in {facts(one).root for one in classes_to_flush(session) if has_scopes(one)}:
+        require_transaction(connection_to_write(session, root, for_queries=True), root)
     noted: dict[State, _Before] = {}
     unknown: dict[Mapper[Any], list[State]] = {}
     for state in stored_states_to_flush(session):
@@ -145,7 +148,7 @@ def _of_written(
 ) -> Iterator[str]:
     rules = rules_of(state.mapper)
     if state.key is None:
-        yield from rules.keys(_written(state))
+        yield from rules.keys(_written(state, rules.names))
         return
     if before is None:  # the flush itself has found it, by a relationship
         values = {name: _as_read(state, name) for name in rules.names}
@@ -170,7 +173,7 @@ def _of_missed(state: State, missed: Any) -> Iterator[str]:
     if missed.entry.database is not None:
         yield from rules.keys(missed.entry.database)
     if missed.written == "after_update":
-        yield from rules.keys(_written(state))
+        yield from rules.keys(_written(state, rules.names))
 
 
 def _of_overtaken(session: Session, root: Mapper[Any], states: Iterable[State]) -> Iterator[str]:
@@ -180,14 +183,13 @@ def _of_overtaken(session: Session, root: Mapper[Any], states: Iterable[State]) 
             yield from rules_of(root).keys(row)
 
 
-def _written(state: State) -> Values:
+def _written(state: State, names: Iterable[str]) -> Values:
     """Return the values of a row that was inserted, without those that the database makes."""
-    known = facts(state.mapper)
     values = {}
-    for name in rules_of(state.mapper).names:
+    for name in names:
         if name in state.dict:
             values[name] = state.dict[name]
-        elif name not in state.expired_attributes and _is_null(known.columns[name]):
+        elif name not in state.expired_attributes and _is_null(facts(state.mapper).columns[name]):
             values[name] = None
     return values
 

@@ -15,10 +15,14 @@ from optilock.dialects import database_of
 from optilock.dialects.scope_rows import Versions, versions_of
 from optilock.errors import ConcurrencyError, ConfigurationError, Entry, PreconditionFailed
 from optilock.mapped import facts
-from optilock.mapping.scopes import Scope, has_scopes
+from optilock.mapping.scopes import Scope, has_scopes, rules_of
 from optilock.tables.names import scopes
 from optilock.undocumented.flushes import classes_to_flush, nested_transaction
-from optilock.watched.session.connections import connection_to_write, given_session
+from optilock.watched.session.connections import (
+    connection_to_write,
+    given_session,
+    refuse_autocommit,
+)
 
 #: An attribute of a session: its :class:`TransactionScopes`, once there is something.
 SCOPES = "_optilock_scopes"
@@ -57,16 +61,18 @@ class TransactionScopes:
 
     def is_of(self, root: SessionTransaction | None) -> bool:
         """Return whether these are the scopes of that transaction."""
-        return root is (None if self._root is None else self._root())
+        if root is None or self._root is None:
+            return root is None and self._root is None
+        return self._root() is root
 
     def move(self, session: Session, mapper: Mapper[Any], keys: Iterable[str]) -> None:
         """Note that rows of these scopes have changed."""
-        around = tuple(_open_savepoints(session))
+        around, root = tuple(_open_savepoints(session)), facts(mapper).root
         for key in keys:
             known = self._moves.setdefault(key, [])
             if around not in known:
                 known.append(around)
-            self._classes[key] = facts(mapper).root
+            self._classes[key] = root
 
     def take_back(self, savepoint: SessionTransaction) -> None:
         """Forget what was moved inside of a savepoint that is rolled back."""
@@ -103,10 +109,14 @@ class TransactionScopes:
         done = self.written | self.checked
         expected = {key: v for key, v in self.expected().items() if key not in done}
         moves = self._moves.keys() - self.written
-        connections: dict[sa.Connection, set[str]] = {}
+        by_class: dict[Mapper[Any], set[str]] = {}
         for key in moves | expected.keys():
-            connection = connection_to_write(session, self._classes[key])
-            connections.setdefault(connection, set()).add(key)
+            by_class.setdefault(self._classes[key], set()).add(key)
+        connections: dict[sa.Connection, set[str]] = {}
+        for mapper, keys in by_class.items():
+            connection = connection_to_write(session, mapper)
+            require_exact(connection, mapper)
+            connections.setdefault(connection, set()).update(keys)
         for connection, keys in connections.items():
             yield connection, keys & moves, {k: expected[k] for k in keys & expected.keys()}
 
@@ -155,11 +165,45 @@ def verify_version(
         raise events.report(_conflict(known, found))
 
 
+def require_transaction(connection: sa.Connection, mapper: Mapper[Any]) -> None:
+    """Refuse a connection on which rows cannot be stored together with their scopes' versions.
+
+    Raises:
+        ConfigurationError: it is in AUTOCOMMIT mode; or as of :func:`require_exact`.
+    """
+    name = mapper.class_.__name__
+    refuse_autocommit(connection, f"Writing rows of {name}, which has __version_scopes__,")
+    require_exact(connection, mapper)
+
+
+def require_exact(connection: sa.Connection, mapper: Mapper[Any]) -> None:
+    """Refuse scopes over texts that this database does not compare exactly.
+
+    Raises:
+        ConfigurationError: 'A' and 'a' could be one predicate, and would be two scopes.
+    """
+    database, rules = database_of(connection.dialect), rules_of(mapper)
+    if type(database) in rules.exact_on:
+        return
+    for column in rules.columns:
+        if not database.is_exact(column, connection.dialect):
+            raise ConfigurationError(
+                f"{rules.mapper.class_.__name__}.__version_scopes__ names"
+                f" {column.table.name}.{column.name}, and {connection.dialect.name} may treat 'A'"
+                " and 'a ' as equal texts there: a change of the one would leave the version of the"
+                " other. Give the column a collation that compares bytes without padding"
+                " (utf8mb4_nopad_bin), or the type optilock.tables.exact_text(length). Nothing was"
+                " committed."
+            )
+    rules.exact_on.add(type(database))
+
+
 def read_version(session: Session, scope: Scope) -> ScopeVersion:
     """Read the stored version of a scope."""
     connection = connection_to_write(session, sa.inspect(scope.model), for_queries=True)
+    require_exact(connection, sa.inspect(scope.model))
     keys = (scope.key, scope.any_key)
-    rows = database_of(connection.dialect).scope_rows()
+    rows = database_of(connection.dialect).scope_rows
     found = versions_of(rows.read(connection, keys), keys)
     return ScopeVersion(*(found[key] for key in keys))
 
@@ -189,8 +233,9 @@ def version_of_scope(session: Any, scope: Scope) -> ScopeVersion:
 def lock_version(session: Session, scope: Scope) -> ScopeVersion:
     """Lock the rows of a scope, and return its version."""
     connection = connection_to_write(session, sa.inspect(scope.model))
+    require_exact(connection, sa.inspect(scope.model))
     keys = (scope.key, scope.any_key)
-    rows = database_of(connection.dialect).scope_rows()
+    rows = database_of(connection.dialect).scope_rows
     found = versions_of(rows.lock(connection, sorted(keys)), keys)
     return ScopeVersion(*(found[key] for key in keys))
 
@@ -216,7 +261,10 @@ def _ending_of(session: Session) -> _Ending:
 
 def has_scopes_to_end(session: Session) -> bool:
     """Return whether the session moves or has verified scopes, or its next flush moves some."""
-    return SCOPES in session.__dict__ or any(map(has_scopes, classes_to_flush(session)))
+    known: TransactionScopes | None = session.__dict__.get(SCOPES)
+    if known is not None and known.is_of(session.get_transaction()):
+        return True
+    return any(map(has_scopes, classes_to_flush(session)))
 
 
 def is_to_end(session: Session) -> bool:
@@ -260,14 +308,14 @@ def end_scopes(session: Session) -> None:
 def _write(session: Session, known: TransactionScopes) -> None:
     for connection, moves, expected in list(known.by_connection(session)):
         found: Versions = {}
-        rows = database_of(connection.dialect).scope_rows()
+        rows = database_of(connection.dialect).scope_rows
         for moving, keys in runs(moves, expected):
             if moving:
                 found.update({k: v - 1 for k, v in rows.move(connection, keys).items()})
             else:
                 absent = [key for key in keys if not expected[key]]
                 found.update(rows.check(connection, keys, absent))
-        if any(found[key] != version for key, version in expected.items()):
+        if any(found.get(key, 0) != version for key, version in expected.items()):
             raise events.report(_conflict(known, found))
         known.written |= moves
         known.checked |= expected.keys()
@@ -309,10 +357,7 @@ def entry_of_scope(scope: Scope, *, demanded: bool) -> Entry[Any]:
 
 def message_of(moved: Iterable[Entry[Any]]) -> str:
     """Return the message for scopes that others have moved."""
-    shown = "; ".join(
-        f"{one.model.__name__}.scope({', '.join(f'{n}={v!r}' for n, v in one.original.items())})"
-        for one in moved
-    )
+    shown = "; ".join(one.row for one in moved)
     return (
         f"Another transaction has added, changed or deleted rows of {shown} after this one had"
         " verified it. Nothing of this transaction is stored. Run the whole unit of work again, so"

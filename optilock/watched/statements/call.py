@@ -199,7 +199,7 @@ def single_key_of(
         return None  # many rows
     named = {
         one.left: given.get(one.right.key, one.right.value)
-        for one in conjunction(criteria_of(statement))
+        for one in conditions_in(criteria_of(statement))
         if isinstance(one, sa.BinaryExpression)
         and one.operator is operators.eq
         and isinstance(one.right, sa.BindParameter)
@@ -208,10 +208,10 @@ def single_key_of(
     return None if None in identity else identity
 
 
-def conjunction(criteria: Iterable[Any]) -> Iterator[Any]:
+def conditions_in(criteria: Iterable[Any]) -> Iterator[Any]:
     """Yield the parts of a WHERE that must all be true."""
     for one in criteria:
         if getattr(one, "operator", None) is operators.and_:
-            yield from conjunction(one.clauses)
+            yield from conditions_in(one.clauses)
         else:
             yield one

@@ -24,9 +24,9 @@ from optilock.mapping.scopes import ScopeRules, has_scopes, rules_of, scoped_tab
 from optilock.undocumented import statements
 from optilock.watched.rows.stored import Values
 from optilock.watched.scopes.flush import stored_values
-from optilock.watched.scopes.transaction import note_moves
-from optilock.watched.session.connections import connection_to_write, refuse_autocommit
-from optilock.watched.statements.call import Call, conjunction, finds_twice, rows_found
+from optilock.watched.scopes.transaction import note_moves, require_transaction
+from optilock.watched.session.connections import connection_to_write
+from optilock.watched.statements.call import Call, conditions_in, finds_twice, rows_found
 from optilock.watched.statements.refusals import changes_stored_rows, inner_writes_of
 from optilock.watched.statements.sql_text import sql_of, tables_touched
 from optilock.watched.statements.version import class_stands_still, columns_set
@@ -104,7 +104,7 @@ def moves_of(
         mapper = _mapper_of(one)
         if mapper is None:
             continue
-        refuse_scopes(connection(), mapper)
+        require_transaction(connection(), mapper)
         inside = one is not getattr(statement, "element", statement)
         made = _of_write(session, connection, mapper, one, params, inside=inside)
         if made is not None:
@@ -145,16 +145,6 @@ def _text_tables(sql: str | None) -> list[Mapper[Any]]:
         return []
     by_name = {table.name.lower(): mapper for table, mapper in scoped_tables.items()}
     return [by_name[name] for name in tables_touched(sql, by_name)]
-
-
-def refuse_scopes(connection: sa.Connection, mapper: Mapper[Any]) -> None:
-    """Refuse a connection on which the version of a scope would move after its row is stored.
-
-    Raises:
-        ConfigurationError: it is in AUTOCOMMIT mode.
-    """
-    name = mapper.class_.__name__
-    refuse_autocommit(connection, f"Writing rows of {name}, which has __version_scopes__,")
 
 
 def is_sent_for_mappers(options: Mapping[str, Any]) -> bool:
@@ -228,7 +218,7 @@ def _plain(value: Any, params: Any) -> Any:
 def _pinned(mapper: Mapper[Any], rules: ScopeRules, statement: Any, params: Any) -> Values:
     """Return the values of scopes' columns that every found row has, by ``room_id = 7``."""
     found = {}
-    for one in conjunction(statements.criteria_of(statement)):
+    for one in conditions_in(statements.criteria_of(statement)):
         if not isinstance(one, sa.BinaryExpression) or one.operator is not operators.eq:
             continue
         if not isinstance(one.right, sa.BindParameter):
@@ -293,7 +283,7 @@ def moves_of_new_row(session: Session, mapper: Mapper[Any], row: Mapping[str, An
     """Return the scopes that a row to insert moves, by its attributes or columns."""
     if not has_scopes(mapper):
         return set()
-    refuse_scopes(connection_to_write(session, mapper), mapper)
+    require_transaction(connection_to_write(session, mapper), mapper)
     return set(keys_of_new_row(mapper, row))
 
 
@@ -327,7 +317,7 @@ def moves_of_rows(
     keys: set[str] = set()
     if not has_scopes(mapper):
         return keys
-    refuse_scopes(connection_to_write(session, mapper), mapper)
+    require_transaction(connection_to_write(session, mapper), mapper)
     rules, known = rules_of(mapper), facts(mapper)
     left = {*mapper.primary_key, known.version, *known.ignored}
     counted = {name for name, column in known.columns.items() if column not in left}

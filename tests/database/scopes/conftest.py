@@ -3,7 +3,7 @@
 ``rooms``        the engine; booking 1 is of room 7, booking 2 of room 8
 ``sessions``     watched sessions of it
 ``versions()``   the stored versions of scopes by key
-``moved(act)``   the keys that a function of a session moves, in a transaction of its own
+``moved(act)``   the keys that a function of a session moves, in its own transaction or unit
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from optilock import watch
 from optilock.tables.names import scopes
-from tests.support.rooms import ALL, Booking, Room, Shift
+from tests.support.rooms import ALL, Booking, Room, Seat, Shift
 
 Do = Callable[..., Any]
 
 
 @pytest.fixture
 def rooms(engine: Engine, tables: Do) -> Engine:
-    tables(Room, Booking, Shift)
+    tables(Room, Booking, Shift, Seat)
     scopes.create(engine, checkfirst=True)
     with Session(engine) as session, session.begin():
         session.add_all([Room(id=7), Room(id=8), Room(id=9), Shift(id=1)])
@@ -52,9 +52,9 @@ def versions(rooms: Engine) -> Callable[[], dict[str, int]]:
 def moved(sessions: sessionmaker[Session], versions: Callable[[], dict[str, int]]) -> Do:
     """Returns short names: 7 for room 7, ``None`` for none, ``all``, and ``*``."""
 
-    def moved(act: Do, make: Do = sessions) -> set[Any]:
+    def moved(act: Do, begin: Do = sessions.begin) -> set[Any]:
         before = versions()
-        with make() as session, session.begin():
+        with begin() as session:
             act(session)
         return {_short(key) for key, v in versions().items() if v > before.get(key, 0)}
 

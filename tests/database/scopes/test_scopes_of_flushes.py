@@ -65,7 +65,7 @@ def test_a_flush_moves_the_scopes_of_what_it_writes(moved, act, moves):
 
 
 def test_a_plain_session_moves_them_as_well(moved, rooms):
-    assert moved(set_on(room_id=8), sessionmaker(rooms)) == {7, 8, "all"}
+    assert moved(set_on(room_id=8), sessionmaker(rooms).begin) == {7, 8, "all"}
 
 
 def test_children_follow_their_parent_inside_the_flush(moved):

@@ -77,7 +77,7 @@ def test_a_statement_of_the_class_does_so(moved, given, moves):
     assert moved(lambda session: session.execute(*given)) == set(moves)
 
 
-@pytest.mark.needs("update-returning")
+@pytest.mark.engines("postgresql")
 def test_a_statement_that_returns_values_moves_them_all(moved):
     made = update(Booking).where(find(1)).values(hour=1).returning(Booking.hour)
     assert moved(lambda session: session.scalars(made).all()) >= {7, "all"}

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import select
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, joinedload
 
 from optilock import (
     ConcurrencyError,
@@ -19,7 +19,7 @@ from optilock import (
     unit_of_work,
     verify,
 )
-from tests.support.rooms import ALL, EIGHT, SEVEN, Booking, Shift
+from tests.support.rooms import ALL, EIGHT, SEVEN, Booking, Room, Shift
 
 
 def write_elsewhere(session: Session) -> None:
@@ -119,6 +119,9 @@ def test_rows_are_read_after_the_version(sessions):
         rows = verify(session, SEVEN, select(Booking).where(Booking.room_id == 7))
         assert [row.id for row in rows] == [1]
         assert verify(session, ALL, select(Booking.id, Booking.room_id)) == [(1, 7), (2, 8)]
+        assert verify(session, ALL, select(Booking.hour)) == [0, 0]
+        rooms = select(Room).options(joinedload(Room.bookings)).where(Room.id == 7)
+        assert [room.id for room in verify(session, ALL, rooms)] == [7]
 
 
 def test_a_second_look_that_sees_more_is_refused_at_once(sessions):
@@ -191,6 +194,8 @@ def test_a_changed_scope_has_no_tag_yet(sessions):
             with pytest.raises(ConfigurationError, match="only after COMMIT"):
                 etag_of(session, SEVEN)
             session.flush()
+        session.commit()
+        assert etag_of(session, SEVEN).endswith('.1-0"')
 
 
 # -- locked first ----------------------------------------------------------------------------------
