@@ -99,7 +99,6 @@ def expect(
     obj: Any,
     etag_or_version: object = NOT_GIVEN,
     etag: object = NOT_GIVEN,
-    /,
     *,
     version: object = NOT_GIVEN,
     seen: Mapping[str, Any] | None = None,

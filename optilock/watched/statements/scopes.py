@@ -2,11 +2,12 @@
 
 An INSERT has the values of its rows. An UPDATE or DELETE may name the scope in its WHERE
 (``room_id = 7``); then no row is looked at. Otherwise up to 1,000 rows are locked and read before
-it, with its own WHERE. The row count shows whether the statement has found these rows and no other.
+it, with its own WHERE. The row count shows whether the statement has found these rows and no other,
+if its WHERE depends on their columns alone.
 
-If the scopes of a row stay unknown, the table's row ``*`` moves: for more rows, INSERT FROM SELECT,
-an upsert that may change a stored row, values that SQL computes, a statement without a row count
-(RETURNING), and SQL text.
+If the scopes of a row stay unknown, the table's row ``*`` moves: for more rows, a subquery, INSERT
+FROM SELECT, an upsert that may change a stored row, values that SQL computes, a statement without a
+row count (RETURNING), and SQL text.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.orm import NO_VALUE, Mapper, Session
-from sqlalchemy.sql import operators
+from sqlalchemy.sql import operators, visitors
 
 from optilock.mapped import Identity, facts
 from optilock.mapping.scopes import ScopeRules, has_scopes, rules_of, scoped_tables
@@ -178,13 +179,28 @@ def _of_write(
     if all(name in pinned for name in rules.names):
         return Moves(mapper, {*rules.keys(pinned), *rules.keys({**pinned, **changes})})
     where = statements.criteria_of(statement)
-    if many or not where or not finds_twice(session, statement):
+    if many or not where or not _is_of_own_rows(mapper, session, statement):
         return Moves(mapper, {rules.any_key})
     rows = _look(connection(), mapper, rules, statement, params)
     if len(rows) > MOST:
         return Moves(mapper, {rules.any_key})
     keys = {key for row in rows for side in (row, {**row, **changes}) for key in rules.keys(side)}
     return Moves(mapper, keys, len(rows))
+
+
+def _is_of_own_rows(mapper: Mapper[Any], session: Session, statement: Any) -> bool:
+    """Return whether locks of the found rows keep the statement from finding others instead.
+
+    Rows of other tables may change in between, so that it finds as many rows, and not the same.
+    """
+    if not finds_twice(session, statement):
+        return False
+    tables = {table.key for table in mapper.tables if isinstance(table, sa.Table)}
+    return all(
+        not isinstance(one, sa.SelectBase)
+        and getattr(getattr(one, "table", None), "key", None) in (*tables, None)
+        for one in visitors.iterate(statement.whereclause)
+    )
 
 
 def _changes(session: Session, mapper: Mapper[Any], statement: Any, params: Any) -> Values | None:

@@ -12,9 +12,13 @@ from optilock import bulk_delete, bulk_update, entities, etag_of
 from optilock.statements import no_bump
 from optilock.testing import count_statements
 from optilock.watched.statements import scopes as scopes_of_statements
-from tests.support.rooms import SEVEN, Booking, Room
+from tests.support.rooms import SEVEN, Booking, Room, Shift
+from tests.support.work import calls_of
 
 TABLE = Booking.__table__
+ROOM = Room.__table__
+#: Rows of another table, which may change before the statement is sent.
+ROOMS = select(ROOM.c.id).where(ROOM.c.id == 7)
 ROWS = [{"id": 3, "room_id": 7}, {"id": 4, "room_id": 9}]
 #: The ways to send a statement.
 WAYS: dict[str, Any] = {
@@ -42,6 +46,11 @@ def find(key: int) -> Any:
         ((update(TABLE).where(TABLE.c.id < 3).values(room_id=9),), {7, 8, 9, "all"}),
         ((update(TABLE).where(TABLE.c.id == 1).values(room_id=TABLE.c.id + 8),), {7, "*", "all"}),
         ((update(TABLE).where(TABLE.c.id == 1).values(seen=1),), set()),
+        ((update(TABLE).where(TABLE.c.room_id.in_(ROOMS)).values(hour=1),), {"*"}),
+        (
+            (update(TABLE).where(TABLE.c.room_id == ROOM.c.id, ROOM.c.id == 7).values(hour=1),),
+            {"*"},
+        ),
         ((update(TABLE).where(TABLE.c.id == 99).values(hour=1),), set()),
         ((update(TABLE).values(hour=1),), {"*"}),
         ((delete(TABLE).where(TABLE.c.id == 2),), {8, "all"}),
@@ -197,3 +206,21 @@ def test_a_scope_costs_one_statement(rooms, sessions):
     assert sent(lambda s: s.add(Booking(id=3, room_id=7))) == 2
     assert sent(lambda s: setattr(s.get_one(Booking, 1), "hour", 1)) == 2
     assert sent(lambda s: etag_of(s, SEVEN)) == 0
+
+
+def test_rows_of_classes_without_scopes_cost_nothing(rooms, sessions):
+    with sessions.begin() as session:
+        session.add_all([Shift(id=key) for key in range(2, 60)])
+
+    def calls(rows: int) -> list[str]:
+        with sessions() as session:
+            for shift in session.scalars(select(Shift).limit(rows)).all():
+                shift.note += 1
+            called = calls_of(session.commit)
+        return [name for file, name in called if "scopes" in file]
+
+    calls(1)
+    assert len(calls(50)) == len(calls(1)) <= 12
+    with count_statements(rooms) as sent:
+        calls(1)
+    assert sent.count == 2
