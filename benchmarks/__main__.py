@@ -51,6 +51,7 @@ BENCHMARKS = (
     "preconditions",
     "leases",
     "queue",
+    "scopes",
     "telemetry",
 )
 
