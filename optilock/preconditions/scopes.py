@@ -110,9 +110,12 @@ def expect_scope(session: AnySession, scope: Scope, etag: object, *, etags: ETag
     own = _session("expect", session, scope)
     sent = sent_tags(repr(scope), etag)
     version = read_version(own, scope)
-    if version not in etags.of_scope(scope).named(sent):
+    tags = etags.of_scope(scope)
+    if version not in tags.named(sent):
         entry = entry_of_scope(scope, demanded=True)
-        raise report(PreconditionFailed([entry], message_of([entry])))
+        error = PreconditionFailed([entry], message_of([entry]))
+        error.etag = tags.tag(version)
+        raise report(error)
     compared(sent)
     verify_version(own, scope, version, demanded=True)
 

@@ -21,6 +21,7 @@ changes a row              ``entities.replace``, ``merge``, ``delete``, and ``**
 creates a row              ``entities.insert``, and ``**demands``, if :attr:`~Conditions.absent`
 may do either (PUT)        :meth:`Conditions.put`, which chooses
 edits a loaded object      ``expect(page, conditions.expected)``, ``apply(..., expected=...)``
+adds to a list (POST)      :meth:`Conditions.expect`, with the list's scope
 =========================  ================================================================
 
 ``Policy(require=None)`` allows writes without a condition: the last writer wins. Such a request may
@@ -50,8 +51,10 @@ from optilock.errors import (
     PreconditionRequired,
 )
 from optilock.events import report
+from optilock.mapping.scopes import Scope
 from optilock.preconditions.entity_tags import PLAIN, ETags
 from optilock.preconditions.rfc9110 import Fields, Precondition, Profile, Require, required
+from optilock.preconditions.scopes import AnySession, expect_scope, verify_scope
 from optilock.web.problems import MEDIA_TYPE
 
 __all__ = [
@@ -221,10 +224,40 @@ class Conditions:
         except NotFound as missing:
             raise version_mismatch("If-Match demands what is not there.") from missing
 
+    # -- of a list ---------------------------------------------------------------------------------
+
+    def expect(self, session: AnySession, scope: Scope) -> None:
+        """Demand that a list is as the request has seen it, now and until our transaction ends.
+
+        The list is a scope, ``Booking.scope(room_id=7)``, and its tag that of :meth:`tag_of`. Call
+        it before the rows are read. With an ``AsyncSession``:
+        ``await session.run_sync(conditions.expect, scope)``. A list is always there:
+        ``If-Match: *`` holds, ``If-None-Match: *`` does not. It has no date.
+
+        Raises:
+            PreconditionFailed: the list is in another version, now or at COMMIT (412).
+            ConfigurationError: the session is not watched, or ``scope`` is no scope.
+        """
+        asked = self.asked
+        if asked.versions is not None and not asked.absent:
+            expect_scope(session, scope, asked.versions, etags=self.etags)
+            return
+        tag = None
+        if asked.unless:
+            verify_scope(session, scope)
+            tag = self.etags.of(session, scope)
+        answer = asked.judge(etag=tag)
+        if answer.status is not None:
+            raise version_mismatch(answer.reason, tag)
+
     # -- of a row that was read --------------------------------------------------------------------
 
-    def tag_of(self, obj: object) -> str:
+    def tag_of(self, obj: object, scope: Scope | None = None) -> str:
         """Return the ETag of a loaded row, as this application makes it.
+
+        ``tag_of(session, scope)`` is that of a list: one SELECT of the scope's version. Take it
+        before the rows are read. With an ``AsyncSession``:
+        ``await session.run_sync(conditions.tag_of, scope)``.
 
         A request that writes flushes what its session has not written yet, because the answer has
         the new values; not under ``no_autoflush``. An ``AsyncSession`` cannot be flushed here:
@@ -234,6 +267,8 @@ class Conditions:
             ConfigurationError: :func:`optilock.etag_of` would raise it.
             ConcurrencyError: the flush finds that others have changed a row.
         """
+        if scope is not None:
+            return self.etags.of(obj, scope)
         if self.method.upper() in _READS:
             return self.etags.of_values_read(obj)
         state = inspect(obj, raiseerr=False)
