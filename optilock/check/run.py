@@ -13,6 +13,7 @@ from optilock.check import tables, triggers
 from optilock.check.classes import check_mapping, check_rows, check_values
 from optilock.check.findings import Finding, Severity, error, weakness_finding
 from optilock.check.revisions import check_revisions, folders_of
+from optilock.check.scopes import check_scopes
 from optilock.check.subjects import CheckedTable, mappers_of, read_tables, subjects_of
 from optilock.check.triggers import check_cascades, check_functions
 from optilock.dialects import database_of
@@ -80,6 +81,7 @@ def _findings(mappers: Collection[Mapper[Any]], engine: Engine) -> list[Finding]
             found += check_values(connection, mapper, stored)
             connection.rollback()
         found += check_own_tables(connection)
+        found += check_scopes(connection, mappers)
         connection.rollback()
     return found
 

@@ -1,0 +1,76 @@
+"""Checks of scopes: the table of their versions, and changes of rows that move none."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from typing import Any
+
+from sqlalchemy import Connection, Table, inspect
+from sqlalchemy.exc import NoSuchTableError
+from sqlalchemy.orm import Mapper
+
+from optilock.check.findings import Finding, error, warning
+from optilock.dialects import database_of
+from optilock.mapping.scopes import rules_of
+from optilock.tables.names import scopes
+from optilock.versioned import expected_tables
+
+_BY_ITSELF = ("CASCADE", "SET NULL", "SET DEFAULT")
+
+
+def check_scopes(connection: Connection, mappers: Collection[Mapper[Any]]) -> Iterator[Finding]:
+    """Find what keeps versions of scopes from moving, where a class has scopes."""
+    roots = {rules.mapper: None for mapper in mappers if (rules := rules_of(mapper)).rules}
+    if not roots:
+        return
+    name = scopes.name
+    if name not in database_of(connection.dialect).catalogue(connection, None).tables({name}):
+        yield error(
+            "no-scopes",
+            name,
+            "A class has __version_scopes__, and the database has no table for their versions:"
+            " each COMMIT of such rows is refused.",
+            'Create it in a migration: op.create_optilock_tables("scopes", revision=1).',
+        )
+    for root in roots:
+        table = root.local_table
+        if isinstance(table, Table):
+            yield from _foreign_writers(root, table)
+            yield from _cascades(connection, root, table)
+
+
+def _foreign_writers(root: Mapper[Any], table: Table) -> Iterator[Finding]:
+    """Find classes that expect other programs' writes, which move no scope."""
+    wanted = expected_tables([table]).get(table)
+    if wanted is not None and (wanted.guard is not None or wanted.moves_by_trigger):
+        yield warning(
+            "scope-not-moved",
+            root.class_.__name__,
+            "A trigger moves the versions of rows that other programs write, and no trigger moves"
+            " those of __version_scopes__: verify() and a list's ETag miss their changes.",
+            "Let these programs write through optilock, or do not use scopes of this class.",
+        )
+
+
+def _cascades(connection: Connection, root: Mapper[Any], table: Table) -> Iterator[Finding]:
+    """Find foreign keys by which the database changes rows that no session sees."""
+    try:
+        keys = inspect(connection).get_foreign_keys(table.name, schema=table.schema)
+    except NoSuchTableError:
+        return
+    for key in keys:
+        does = [
+            f"ON {when.removeprefix('on').upper()} {rule}"
+            for when, rule in key.get("options", {}).items()
+            if when in ("ondelete", "onupdate") and str(rule).upper() in _BY_ITSELF
+        ]
+        if does:
+            yield warning(
+                "scope-cascade",
+                f"{table.fullname}.{', '.join(key['constrained_columns'])}",
+                f"A change of {key['referred_table']} changes rows by itself ({', '.join(does)}),"
+                f" and moves no scope of {root.class_.__name__}: verify() and a list's ETag miss"
+                " it.",
+                "Leave it to the program (ON DELETE RESTRICT, ON UPDATE RESTRICT;"
+                " passive_deletes and passive_updates=False of the relationship).",
+            )
