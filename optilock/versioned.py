@@ -38,6 +38,7 @@ from optilock.mapping import (
     first_versions,
     moves,
     original_values,
+    scope_triggers,
     scopes,
     tables,
     triggers,
@@ -182,6 +183,8 @@ def _give_token(mapper: Mapper[Any], cls: type[Any]) -> None:
         if cls.__version_guard__ is not None:
             expected = ExpectedTable(mapper, token, column)
             triggers.guard_with_table(table, lambda: expected.guard)
+        if cls.__version_scopes__ and (cls.__version_guard__ is not None or token.has_trigger):
+            scope_triggers.create_with_table(mapper, table)
         mapper.version_id_col = column
         mapper.version_id_generator = token.generator
     if mapper.inherits is None or mapper.concrete:

@@ -19,6 +19,7 @@ from optilock.dialects.migrations import GuardTriggers, Names, TriggerDDL, Ways
 from optilock.dialects.quoting import EVERY, STANDARD, Quoting
 from optilock.dialects.rows import EachAlone, LockAndLook
 from optilock.dialects.scope_rows import ScopeRows
+from optilock.dialects.scope_triggers import ScopeTriggers
 from optilock.dialects.values import Values, rows_with_keys
 from optilock.dialects.waits import Waits
 from optilock.errors import ConfigurationError
@@ -324,6 +325,8 @@ class Database(RowLocks, Values, Waits):
 
     #: How a table is guarded against writers that know of no version.
     guard_triggers: type[GuardTriggers] = GuardTriggers
+    #: How other programs' writes move scopes.
+    scope_triggers: type[ScopeTriggers] = ScopeTriggers
 
     def announce_no_bump(self, connection: sa.Connection, *, on: bool) -> None:
         """Tell the guard triggers, for this transaction alone, that versions are to stay."""

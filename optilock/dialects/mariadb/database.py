@@ -46,6 +46,7 @@ from optilock.dialects.mariadb.rows import (
     is_refused,
     joined_rows,
 )
+from optilock.dialects.mariadb.scope_triggers import MariaDBScopeTriggers
 from optilock.dialects.mariadb.scope_rows import MariaDBScopeRows
 from optilock.dialects.mariadb.weak_settings import weak_settings
 from optilock.dialects.migrations import Names, TriggerDDL
@@ -288,6 +289,7 @@ class MariaDB(Database):
         note_what_moves(connection, table)
 
     guard_triggers = MariaDBGuard
+    scope_triggers = MariaDBScopeTriggers
     rollout = MariaDBWays
 
     def as_script(self, statement: str) -> str | None:

@@ -57,6 +57,7 @@ from optilock.dialects.postgresql.migrations import (
 )
 from optilock.dialects.postgresql.queue_sql import PostgreSQLMessages
 from optilock.dialects.postgresql.rows import BOUNDED, BRIEFLY, is_mark, one_or_error, set_form
+from optilock.dialects.postgresql.scope_triggers import PostgreSQLScopeTriggers
 from optilock.dialects.postgresql.weak_settings import NO_BUMP, weak_settings
 from optilock.dialects.queue_sql import Messages, Place
 from optilock.dialects.quoting import ALL_OF_POSTGRESQL, Quoting
@@ -278,6 +279,7 @@ class PostgreSQL(Database):
     # -- how a table is changed while it is written ----------------------------------------------
 
     guard_triggers = PostgreSQLGuard
+    scope_triggers = PostgreSQLScopeTriggers
     rollout = PostgreSQLWays
 
     def announce_no_bump(self, connection: Connection, *, on: bool) -> None:

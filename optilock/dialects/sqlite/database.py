@@ -35,6 +35,7 @@ from optilock.dialects.sqlite.migrations import (
     SQLiteWays,
     version_trigger,
 )
+from optilock.dialects.sqlite.scope_triggers import SQLiteScopeTriggers
 from optilock.dialects.switch import open_switch
 from optilock.dialects.values import quote_name
 from optilock.dialects.waits import Reach
@@ -210,6 +211,7 @@ class SQLite(Database):
             table.dialect_options["sqlite"]["with_rowid"] = False
 
     guard_triggers = SQLiteGuard
+    scope_triggers = SQLiteScopeTriggers
     rollout = SQLiteWays
     batch_makes_anew = True
 

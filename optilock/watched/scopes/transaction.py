@@ -15,6 +15,7 @@ from optilock.dialects import database_of
 from optilock.dialects.scope_rows import Versions, versions_of
 from optilock.errors import ConcurrencyError, ConfigurationError, Entry, PreconditionFailed
 from optilock.mapped import facts
+from optilock.mapping.scope_triggers import has_triggers
 from optilock.mapping.scopes import Scope, has_scopes, rules_of
 from optilock.tables.names import scopes
 from optilock.undocumented.flushes import classes_to_flush, nested_transaction
@@ -75,7 +76,8 @@ class TransactionScopes:
             self._classes[key] = root
 
     def take_back(self, savepoint: SessionTransaction) -> None:
-        """Forget what was moved inside of a savepoint that is rolled back."""
+        """Forget what was moved inside of a savepoint that is rolled back, and locks in it."""
+        self.checked.clear()
         for key, all_around in list(self._moves.items()):
             kept = [around for around in all_around if savepoint not in around]
             if kept:
@@ -152,17 +154,23 @@ def note_moves(session: Session, mapper: Mapper[Any], keys: Collection[str]) -> 
 def verify_version(
     session: Session, scope: Scope, version: ScopeVersion, *, demanded: bool
 ) -> None:
-    """Require the version of a scope until COMMIT.
+    """Require the version of a scope until COMMIT; where triggers move it, lock it at once.
 
     Raises:
         ConcurrencyError: (``PreconditionFailed`` after a demand) the transaction has seen an older
             version before.
     """
-    known = scopes_of(session)
+    known, mapper = scopes_of(session), sa.inspect(scope.model)
     known.verify(scope, version, demanded=demanded)
+    keys = (scope.key, scope.any_key)
+    if known.checked.issuperset(keys):
+        return
+    if has_triggers(mapper):
+        version = lock_version(session, scope)
     if known.seen[scope].version != version:
-        found = {scope.key: version.own, scope.any_key: version.any}
-        raise events.report(_conflict(known, found))
+        raise events.report(_conflict(known, dict(zip(keys, version, strict=True))))
+    if has_triggers(mapper):
+        known.checked.update(keys)
 
 
 def require_transaction(connection: sa.Connection, mapper: Mapper[Any]) -> None:
