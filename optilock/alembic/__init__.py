@@ -22,12 +22,15 @@ Importing the module adds these operations to ``op``:
     the trigger that moves the version after a foreign UPDATE, or refuses that UPDATE
 ``create_version_trigger``, ``drop_version_trigger``
     the trigger that makes the versions of a ``RowVersion``
+``create_scope_trigger``, ``drop_scope_trigger``
+    the triggers that move scopes when other programs write rows
 ``create_optilock_tables``, ``upgrade_…``, ``downgrade_…``, ``drop_optilock_tables``
     a set of optilock's own tables (:mod:`optilock.tables`)
 
 ========================  ==========================================================================
 operations                the base of all operations; triggers, and sets of optilock's own tables
 version_column            the column of a token
+scope_triggers            the triggers that move scopes
 roll_out                  the same column, while others write the table
 plugin                    the module that Alembic loads whenever it is imported
 autogenerate              comparison of tables and columns, and operations as Python
@@ -54,6 +57,7 @@ from optilock.alembic.operations import (
     UpgradeOptilockTables,
 )
 from optilock.alembic.roll_out import RollBackVersionColumn, RollOutVersionColumn
+from optilock.alembic.scope_triggers import CreateScopeTrigger, DropScopeTrigger
 from optilock.alembic.version_column import AddVersionColumn, ChangeVersionColumn, DropVersionColumn
 
 __all__ = [
@@ -61,10 +65,12 @@ __all__ = [
     "ChangeVersionColumn",
     "CreateGuardTrigger",
     "CreateOptilockTables",
+    "CreateScopeTrigger",
     "CreateVersionTrigger",
     "DowngradeOptilockTables",
     "DropGuardTrigger",
     "DropOptilockTables",
+    "DropScopeTrigger",
     "DropVersionColumn",
     "DropVersionTrigger",
     "RollBackVersionColumn",

@@ -7,7 +7,7 @@ SQLite drops no column that a trigger names, and created afterwards.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from alembic.autogenerate.api import AutogenContext
@@ -21,9 +21,12 @@ from alembic.operations.ops import (
 from sqlalchemy import Connection, Table
 
 from optilock.alembic import operations as op
+from optilock.alembic.scope_triggers import CreateScopeTrigger, DropScopeTrigger
 from optilock.alembic.version_column import ChangeVersionColumn
 from optilock.dialects import database_of
 from optilock.dialects.migrations import Found, GuardTriggers
+from optilock.dialects.scope_triggers import read_scope_mark
+from optilock.mapping.scope_triggers import scope_trigger_of
 from optilock.mapping.triggers import moved_column, trigger_ddl, trigger_name
 from optilock.tokens import Counter, RowVersion
 from optilock.tokens.guard_trigger import GuardTrigger, is_guard, read_mark
@@ -54,6 +57,7 @@ def add_trigger_operations(
         comparison.guard(key, found, guards.get(key, []), key in remade)
         name = comparison.version(key, found, expected, without_default, key in remade)
         comparison.drop_others(key, found, name)
+        comparison.scopes(key, found, expected, key in remade)
     upgrade.ops[:] = [*comparison.before, *upgrade.ops, *comparison.after]
 
 
@@ -124,6 +128,25 @@ class _Comparison:
             if column is not None and one.name != wanted and not one.of_parent:
                 moved = RowVersion() if column == RowVersion().name else RowVersion(column=column)
                 self.before.append(op.DropVersionTrigger(table, moved, schema=schema))
+
+    def scopes(
+        self, key: Key, found: list[Found], expected: ExpectedTable | None, remade: bool
+    ) -> None:
+        """Compare the triggers that move scopes."""
+        schema, table = key
+        wanted = None if expected is None else scope_trigger_of(expected.mapper)
+        if wanted is not None:
+            wanted = replace(wanted, schema=schema)
+        marks = (read_scope_mark(one.source or "", table, schema) for one in found)
+        stored = next((one for one in marks if one is not None), None)
+        dialect = self.triggers.dialect
+        made = database_of(dialect).scope_triggers(dialect)
+        if wanted is not None and made.is_made(wanted, found) and not remade:
+            return
+        if stored is not None:
+            self.before.append(DropScopeTrigger(stored))
+        if wanted is not None:
+            self.after.append(CreateScopeTrigger(wanted))
 
     def _hidden(self, key: Key, name: str) -> Found | None:
         schema, table = key

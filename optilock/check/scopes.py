@@ -11,9 +11,9 @@ from sqlalchemy.orm import Mapper
 
 from optilock.check.findings import Finding, error, warning
 from optilock.dialects import database_of
+from optilock.mapping.scope_triggers import has_triggers, scope_trigger_of
 from optilock.mapping.scopes import rules_of
 from optilock.tables.names import scopes
-from optilock.versioned import expected_tables
 
 _BY_ITSELF = ("CASCADE", "SET NULL", "SET DEFAULT")
 
@@ -35,25 +35,34 @@ def check_scopes(connection: Connection, mappers: Collection[Mapper[Any]]) -> It
     for root in roots:
         table = root.local_table
         if isinstance(table, Table):
-            yield from _foreign_writers(root, table)
+            yield from _triggers(connection, root, table)
             yield from _cascades(connection, root, table)
 
 
-def _foreign_writers(root: Mapper[Any], table: Table) -> Iterator[Finding]:
-    """Find classes that expect other programs' writes, which move no scope."""
-    wanted = expected_tables([table]).get(table)
-    if wanted is not None and (wanted.guard is not None or wanted.moves_by_trigger):
-        yield warning(
+def _triggers(connection: Connection, root: Mapper[Any], table: Table) -> Iterator[Finding]:
+    """Find missing triggers of classes that other programs write."""
+    wanted = scope_trigger_of(root)
+    if wanted is None:
+        return
+    database, dialect = database_of(connection.dialect), connection.dialect
+    found = database.guard_triggers(dialect).found(connection, table.schema)
+    there = [one for one in found if one.table == table.name]
+    if not database.scope_triggers(dialect).is_made(wanted, there):
+        yield error(
             "scope-not-moved",
             root.class_.__name__,
-            "A trigger moves the versions of rows that other programs write, and no trigger moves"
-            " those of __version_scopes__: verify() and a list's ETag miss their changes.",
-            "Let these programs write through optilock, or do not use scopes of this class.",
+            "Triggers move the versions of rows that other programs write, and those of"
+            " __version_scopes__ are missing, switched off or others: verify() and a list's ETag"
+            " miss these programs' changes.",
+            "Create them in a migration: op.create_scope_trigger, which autogenerate writes.",
         )
 
 
 def _cascades(connection: Connection, root: Mapper[Any], table: Table) -> Iterator[Finding]:
     """Find foreign keys by which the database changes rows that no session sees."""
+    database = database_of(connection.dialect)
+    if has_triggers(root) and database.cascades_fire_triggers:
+        return
     try:
         keys = inspect(connection).get_foreign_keys(table.name, schema=table.schema)
     except NoSuchTableError:

@@ -327,6 +327,8 @@ class Database(RowLocks, Values, Waits):
     guard_triggers: type[GuardTriggers] = GuardTriggers
     #: How other programs' writes move scopes.
     scope_triggers: type[ScopeTriggers] = ScopeTriggers
+    #: Do foreign keys that change rows (``ON DELETE CASCADE``) fire their triggers?
+    cascades_fire_triggers = True
 
     def announce_no_bump(self, connection: sa.Connection, *, on: bool) -> None:
         """Tell the guard triggers, for this transaction alone, that versions are to stay."""

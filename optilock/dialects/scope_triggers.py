@@ -5,17 +5,25 @@ They make the same key of a scope as Python does. Each database's file has its s
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import json
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import sqlalchemy as sa
 
+from optilock.dialects.migrations import Found
 from optilock.dialects.values import quote_name, quote_table, sql_literal
 from optilock.errors import ConfigurationError
 from optilock.tokens.guard_trigger import short_name
 
 #: The longest list of values that a key holds as it is (:mod:`optilock.mapping.scopes`).
 LONGEST = 400
+
+
+_PREFIX = "optilock_scope_"
+_MARK = "/* optilock scopes "
+_MARKED = ("scopes", "ignore", "columns", "uuids")
 
 
 @dataclass(frozen=True)
@@ -44,9 +52,30 @@ class ScopeTrigger:
     def prefix(self, columns: Collection[str]) -> str:
         return f"{self.fullname}({','.join(columns)})="
 
+    @property
+    def mark(self) -> str:
+        """A comment in the triggers that has all of this, so that it can be read back."""
+        said = {name: getattr(self, name) for name in _MARKED}
+        # "*/" would end the comment; JSON may write its slash with a backslash before it.
+        return f"{_MARK}{json.dumps(said, sort_keys=True)} ".replace("*/", "*\\/") + "*/"
+
     def name(self, event: str) -> str:
         """The name of the trigger of an event; of its function for no event."""
-        return short_name(f"optilock_scope_{event}{self.table}")
+        return short_name(f"{_PREFIX}{event}{self.table}")
+
+
+def read_scope_mark(source: str, table: str, schema: str | None) -> ScopeTrigger | None:
+    """Return what a trigger with this source does; ``None`` for any other trigger."""
+    start = source.find(_MARK)
+    if start < 0:
+        return None
+    try:
+        said: dict[str, Any] = json.loads(source[start + len(_MARK) :].partition(" */")[0])
+        scopes = tuple(tuple(one) for one in said["scopes"])
+        others = (tuple(said[name]) for name in _MARKED[1:])
+        return ScopeTrigger(table, scopes, *others, schema)
+    except (ValueError, KeyError, TypeError):
+        return None
 
 
 class ScopeTriggers:
@@ -71,6 +100,12 @@ class ScopeTriggers:
             f"Scopes have no triggers on {self.dialect.name}: they work on PostgreSQL, MariaDB and"
             " SQLite."
         )
+
+    def is_made(self, made: ScopeTrigger, found: Iterable[Found]) -> bool:
+        """Return whether the table has these triggers, and all of them fire."""
+        there = {one.name: one for one in found if one.enabled}
+        names = [made.name(f"{event.lower()}_") for event in self.events]
+        return all(name in there and made.mark in (there[name].source or "") for name in names)
 
     # -- words ---------------------------------------------------------------------------------
 

@@ -290,6 +290,7 @@ class MariaDB(Database):
 
     guard_triggers = MariaDBGuard
     scope_triggers = MariaDBScopeTriggers
+    cascades_fire_triggers = False
     rollout = MariaDBWays
 
     def as_script(self, statement: str) -> str | None:

@@ -14,7 +14,7 @@ class MariaDBScopeTriggers(ScopeTriggers):
         rows = {"INSERT": ("NEW",), "DELETE": ("OLD",)}.get(event, ("OLD", "NEW"))
         keys = ", ".join(f"({key}, 1)" for row in rows for key in self.keys(made, row))
         act = (
-            f"INSERT INTO optilock_scopes (scope, version) VALUES {keys}"
+            f"INSERT {made.mark} INTO optilock_scopes (scope, version) VALUES {keys}"
             " ON DUPLICATE KEY UPDATE version = version + 1"
         )
         if event == "UPDATE" and made.columns:

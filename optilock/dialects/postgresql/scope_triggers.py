@@ -69,7 +69,7 @@ class PostgreSQLScopeTriggers(ScopeTriggers):
             f"    IF TG_OP = '{event}' THEN {_STEP.format(rows)}; END IF;\n"
             for event, rows in steps.items()
         )
-        return f"\nBEGIN\n{''.join(acts)}    RETURN NULL;\nEND\n"
+        return f"\n{made.mark}\nBEGIN\n{''.join(acts)}    RETURN NULL;\nEND\n"
 
     def length(self, text: str) -> str:
         return f"char_length({text})::text"

@@ -18,6 +18,6 @@ class SQLiteScopeTriggers(ScopeTriggers):
         return (
             f"CREATE TRIGGER {self.schema_name(made, made.name(f'{event.lower()}_'))}"
             f" AFTER {event} ON {quote_name(self.dialect, made.table)} FOR EACH ROW{when} BEGIN"
-            f" INSERT INTO optilock_scopes (scope, version) VALUES {keys}"
+            f" {made.mark} INSERT INTO optilock_scopes (scope, version) VALUES {keys}"
             " ON CONFLICT (scope) DO UPDATE SET version = version + 1; END"
         )
