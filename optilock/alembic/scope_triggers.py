@@ -12,7 +12,7 @@ Create them after the tables, and after ``op.create_optilock_tables("scopes")``.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from alembic.operations import Operations
@@ -62,9 +62,9 @@ class _ScopeOperation(VersionOperation):
                 f"op.{cls.verb}({table!r}, {scopes!r}): write a list of columns for each scope:"
                 ' [["room_id"], []].'
             )
-        made = ScopeTrigger(table, tuple(map(tuple, given)), schema=schema)
-        names = {"ignore": tuple(ignore), "columns": tuple(columns), "uuids": tuple(uuids)}
-        operations.invoke(cls(replace(made, **names)))
+        keys = tuple(tuple(one) for one in given)
+        names = tuple(ignore), tuple(columns), tuple(uuids)
+        operations.invoke(cls(ScopeTrigger(table, keys, *names, schema)))
 
     def statements(self, operations: Operations, kind: str) -> None:
         dialect = operations.get_context().dialect

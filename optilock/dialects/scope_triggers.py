@@ -72,8 +72,8 @@ def read_scope_mark(source: str, table: str, schema: str | None) -> ScopeTrigger
     try:
         said: dict[str, Any] = json.loads(source[start + len(_MARK) :].partition(" */")[0])
         scopes = tuple(tuple(one) for one in said["scopes"])
-        others = (tuple(said[name]) for name in _MARKED[1:])
-        return ScopeTrigger(table, scopes, *others, schema)
+        ignore, columns, uuids = (tuple(said[name]) for name in _MARKED[1:])
+        return ScopeTrigger(table, scopes, ignore, columns, uuids, schema)
     except (ValueError, KeyError, TypeError):
         return None
 

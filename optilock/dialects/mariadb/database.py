@@ -46,8 +46,8 @@ from optilock.dialects.mariadb.rows import (
     is_refused,
     joined_rows,
 )
-from optilock.dialects.mariadb.scope_triggers import MariaDBScopeTriggers
 from optilock.dialects.mariadb.scope_rows import MariaDBScopeRows
+from optilock.dialects.mariadb.scope_triggers import MariaDBScopeTriggers
 from optilock.dialects.mariadb.weak_settings import weak_settings
 from optilock.dialects.migrations import Names, TriggerDDL
 from optilock.dialects.queue_sql import Messages, Place

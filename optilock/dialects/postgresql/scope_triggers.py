@@ -54,15 +54,12 @@ class PostgreSQLScopeTriggers(ScopeTriggers):
         keys = f"unnest(ARRAY[{', '.join(self.keys(made, 'r'))}])"
         ignore = ", ".join(map(sql_literal, made.ignore))
         row = f"to_jsonb(r) - ARRAY[{ignore}]::text[]"
-        old, new = (
-            f"SELECT {keys}, {row} FROM optilock_{side} AS r"  # noqa: S608
-            for side in ("old", "new")
-        )
+        old, new = (f"SELECT {keys}, {row} FROM optilock_{side} AS r" for side in ("old", "new"))
         changed = f"({old} EXCEPT ALL {new}) UNION ALL ({new} EXCEPT ALL {old})"
         steps = {
-            "INSERT": f"SELECT {keys} FROM optilock_new AS r",  # noqa: S608
-            "DELETE": f"SELECT {keys} FROM optilock_old AS r",  # noqa: S608
-            "UPDATE": f"SELECT changed.key FROM ({changed}) AS changed (key, content)",  # noqa: S608
+            "INSERT": f"SELECT {keys} FROM optilock_new AS r",
+            "DELETE": f"SELECT {keys} FROM optilock_old AS r",
+            "UPDATE": f"SELECT changed.key FROM ({changed}) AS changed (key, content)",
             "TRUNCATE": f"SELECT {sql_literal(made.any_key)}",
         }
         acts = (
@@ -81,7 +78,7 @@ class PostgreSQLScopeTriggers(ScopeTriggers):
         value = self.column(row, column)
         return (
             f"CASE pg_typeof({value})::text"
-            f" WHEN 'boolean' THEN CASE {value}::text WHEN 'true' THEN '1' WHEN 'false' THEN '0' END"
+            f" WHEN 'boolean' THEN translate(left({value}::text, 1), 'tf', '10')"
             f" WHEN 'uuid' THEN replace({value}::text, '-', '')"
             f" WHEN 'date' THEN to_jsonb({value}) #>> '{{}}'"
             f" ELSE {value}::text END"

@@ -3,24 +3,38 @@
 from __future__ import annotations
 
 import datetime
+import itertools
+import threading
 import uuid
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, String, select, text
+from sqlalchemy import Engine, func, inspect, select, text
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sessionmaker
 
-from optilock import ConcurrencyError, PreconditionFailed, etag_of, expect, lock, verify, watch
-from optilock.tables.names import scopes
+from optilock import (
+    ConcurrencyError,
+    ConfigurationError,
+    PreconditionFailed,
+    Versioned,
+    etag_of,
+    expect,
+    lock,
+    verify,
+    watch,
+)
+from optilock.dialects import database_of
+from optilock.mapping.scope_triggers import scope_trigger_of
 from optilock.tables import exact_text
+from optilock.tables.names import scopes
+from tests.support.migrating import migrate, revise, run, send
 
 
 class Base(DeclarativeBase):
     pass
-
-
-from optilock import Versioned  # noqa: E402
 
 
 class Seat(Versioned, Base):
@@ -132,21 +146,21 @@ def write(session: Session, hall: int = 7) -> None:
     session.get_one(Seat, 2).name = "mine"
 
 
-Promise = Callable[[Session], None]
-PROMISES: dict[str, Promise] = {
-    "verify": lambda session: verify(session, SEVEN),
-    "verify-twice": lambda session: [verify(session, SEVEN), verify(session, SEVEN)] and None,
-    "lock": lambda session: lock(session, SEVEN) and None,
-    "expect": lambda session: expect(session, SEVEN, etag_of(session, SEVEN)),
-    "all": lambda session: [verify(session, SEVEN), verify(session, ALL)] and None,
+PROMISES: dict[str, tuple[Callable[[Session], Any], ...]] = {
+    "verify": (lambda session: verify(session, SEVEN),),
+    "verify-twice": (lambda session: verify(session, SEVEN),) * 2,
+    "lock": (lambda session: lock(session, SEVEN),),
+    "expect": (lambda session: expect(session, SEVEN, etag_of(session, SEVEN)),),
+    "all": (lambda session: verify(session, SEVEN), lambda session: verify(session, ALL)),
 }
 
 
 @engines
-@pytest.mark.parametrize("promise", PROMISES.values(), ids=PROMISES)
-def test_my_own_writes_do_not_refuse_me(halls: Engine, promise: Promise) -> None:
+@pytest.mark.parametrize("promises", PROMISES.values(), ids=PROMISES)
+def test_my_own_writes_do_not_refuse_me(halls: Engine, promises: Any) -> None:
     with watch(sessionmaker(halls))() as session:
-        promise(session)
+        for promise in promises:
+            promise(session)
         write(session)
         session.commit()
     with watch(sessionmaker(halls))() as session:
@@ -197,6 +211,71 @@ def test_a_verified_scope_that_a_rolled_back_savepoint_locked(halls: Engine) -> 
             session.add(Seat(id=3, hall=8))
             with pytest.raises(ConcurrencyError):
                 session.commit()
+
+
+@engines
+def test_autogenerate_makes_and_drops_the_triggers(halls: Engine) -> None:
+    assert revise(halls, Base.metadata).empty
+    made = scope_trigger_of(inspect(Seat))
+    assert made is not None
+    triggers = database_of(halls.dialect).scope_triggers(halls.dialect)
+    send(halls, *triggers.drop(made))
+    missing = revise(halls, Base.metadata)
+    (line,) = missing.lines
+    assert line.startswith("op.create_scope_trigger('guarded_seats', [['hall'], ['name', 'day',")
+    run(halls, missing, missing.upgrade)
+    assert revise(halls, Base.metadata).empty
+    run(halls, missing, missing.downgrade)
+    assert revise(halls, Base.metadata).lines == missing.lines
+    send(halls, *triggers.create(replace(made, ignore=(), columns=())))
+    (drop, create) = revise(halls, Base.metadata).lines
+    assert (drop[:21], create) == ("op.drop_scope_trigger", line)
+
+
+@engines
+def test_a_table_in_use_gets_its_triggers_while_others_write(halls: Engine) -> None:
+    """First the triggers, then the readers: every row that came after a tag makes it another."""
+    made = scope_trigger_of(inspect(Seat))
+    assert made is not None
+    triggers = database_of(halls.dialect).scope_triggers(halls.dialect)
+    send(halls, *triggers.drop(made))
+    stop, keys = threading.Event(), itertools.count(100)
+
+    def write_on() -> None:
+        while not stop.is_set():
+            with halls.begin() as connection:
+                connection.execute(text(INSERT.format(next(keys))))
+
+    with ThreadPoolExecutor(2) as writers:
+        writing = [writers.submit(write_on) for _ in range(2)]
+        try:
+            send(halls, *triggers.create(made))
+            for _ in range(5):
+                with Session(halls) as session:
+                    tag = etag_of(session, SEVEN)
+                    before = session.scalar(COUNT)
+                with Session(halls) as session:
+                    after = session.scalar(COUNT)
+                    assert (etag_of(session, SEVEN) != tag) or after == before
+        finally:
+            stop.set()
+        for one in writing:
+            one.result()
+    first = stored(halls)[SEVEN.key]
+    send(halls, INSERT.format(99))
+    assert stored(halls)[SEVEN.key] == first + 1
+
+
+INSERT = "INSERT INTO guarded_seats (id, hall, seen, version) VALUES ({}, 7, 0, 1)"
+COUNT = select(func.count()).select_from(Seat).where(Seat.hall == 7)
+
+
+def test_malformed_scopes_of_an_operation_are_refused(engine: Engine) -> None:
+    for scopes_given in ("hall", ["hall"]):
+        with pytest.raises(ConfigurationError, match="a list of columns for each scope"):
+            migrate(engine, lambda op: op.create_scope_trigger("t", scopes_given))  # noqa: B023
+    with pytest.raises(ConfigurationError, match="needs the columns that count"):
+        migrate(engine, lambda op: op.create_scope_trigger("t", [[]], ignore=["seen"]))
 
 
 def test_triggers_go_with_the_table(engine: Engine) -> None:
