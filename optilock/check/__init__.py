@@ -19,6 +19,7 @@ findings      a finding and its severity
 classes       checks of each class, of its values, and of the versions in its rows
 tables        checks of each table, and of the column that holds a version
 triggers      checks of a table's triggers, and of foreign keys that fire none
+scopes        checks of scopes: their table, their triggers, cascades
 revisions     checks of Alembic's revisions
 routes        checks of the routes of a web application
 run           all of them, and the driver's settings

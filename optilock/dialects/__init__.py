@@ -8,6 +8,7 @@ rows            rows found, locked, compared and written by their keys
 queue_sql       the statements of a queue; a folder, with a file for each use of messages
 commit_tokens   the rows by which a unit finds out whether it is stored
 scope_rows      the rows with the versions of scopes
+scope_triggers  the triggers that move scopes for other programs
 catalogue       the columns, keys and weaknesses of tables, read for all of them together
 migrations      the triggers that versions depend on, and how a table in use gets a version
 locks           rows are locked; how long another transaction's lock is waited for

@@ -5,5 +5,6 @@
 :mod:`triggers` do so in the database, where :mod:`first_versions` gives the column a default.
 :mod:`original_values` keeps the values of an object as they were read: those that ``CompareValues``
 compares, and copies of mutable ones. :mod:`tables` maps tables to the versions they carry.
-:mod:`scopes` has the scopes of a class.
+:mod:`scopes` has the scopes of a class, and :mod:`scope_triggers` the triggers that move them for
+other programs.
 """

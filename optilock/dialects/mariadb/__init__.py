@@ -6,6 +6,7 @@ table in use gets a version, the catalogue and the clock. :mod:`queue_sql` has t
 queues, :mod:`commit_tokens` those of units that are stored once, and :mod:`scope_rows` those of
 scopes. :mod:`galera` has the differences of a cluster, and the wait of a statement that changes a
 table. :mod:`weak_settings` finds what makes versions weaker.
+:mod:`scope_triggers` has the triggers that move scopes for other programs.
 """
 
 from optilock.dialects.mariadb import migrations as migrations
