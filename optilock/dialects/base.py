@@ -327,8 +327,8 @@ class Database(RowLocks, Values, Waits):
     guard_triggers: type[GuardTriggers] = GuardTriggers
     #: How other programs' writes move scopes.
     scope_triggers: type[ScopeTriggers] = ScopeTriggers
-    #: Do foreign keys that change rows (``ON DELETE CASCADE``) fire their triggers?
-    cascades_fire_triggers = True
+    #: Do triggers fire for rows that a foreign key changes (``ON DELETE SET NULL``)?
+    cascades_fire_triggers: bool = True
 
     def announce_no_bump(self, connection: sa.Connection, *, on: bool) -> None:
         """Tell the guard triggers, for this transaction alone, that versions are to stay."""
@@ -388,9 +388,6 @@ class Database(RowLocks, Values, Waits):
     def weak_settings(self, connection: sa.Connection) -> Iterator[Weakness]:
         """Settings of the connection or the server under which less is noticed."""
         return iter(())
-
-    #: Do triggers fire for rows that a foreign key changes (``ON DELETE SET NULL``)?
-    cascades_fire_triggers: bool = True
 
     def silent_cascades(self, connection: sa.Connection, schema: str | None) -> list[Cascade]:
         """Foreign keys of a schema that change rows behind the back of the row's triggers."""

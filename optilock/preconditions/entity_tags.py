@@ -67,8 +67,8 @@ from optilock.undocumented.flushes import states_marked_deleted
 from optilock.watched.aggregates import unflushed_part
 from optilock.watched.rows.roots import LOADED_OR_PENDING
 from optilock.watched.rows.touch import is_touched
-from optilock.watched.session.record import keeps_version
 from optilock.watched.scopes.transaction import ScopeVersion, version_of_scope
+from optilock.watched.session.record import keeps_version
 
 __all__ = [
     "PLAIN",

@@ -26,7 +26,17 @@ NAMES: dict[tuple[type, ...], set[str]] = {
     (Flush,): {"flush", "running", "outer", "before"},
 }
 #: Variables and attributes with objects of other classes.
-OTHERS = {"cls", "connection", "dead", "outcome", "request", "session", "features_in_use", "other", "unit"}
+OTHERS = {
+    "cls",
+    "connection",
+    "dead",
+    "outcome",
+    "request",
+    "session",
+    "features_in_use",
+    "other",
+    "unit",
+}
 
 
 def name_of(node: ast.expr) -> str:

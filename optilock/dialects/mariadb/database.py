@@ -349,8 +349,6 @@ class MariaDB(Database):
     def weak_settings(self, connection: sa.Connection) -> Iterator[Weakness]:
         return weak_settings(connection)
 
-    cascades_fire_triggers = False
-
     def silent_cascades(self, connection: sa.Connection, schema: str | None) -> list[Cascade]:
         """InnoDB does them itself (https://mariadb.com/kb/en/trigger-limitations/)."""
         found = connection.execute(_CASCADES, {"schema": schema})

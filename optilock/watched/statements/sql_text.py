@@ -225,11 +225,15 @@ def tables_deleted(sql: str, names: Collection[str]) -> set[str]:
 
 
 def tables_touched(sql: str, names: Collection[str]) -> set[str]:
-    """Return those of the tables with these names whose rows it may add, change or delete."""
+    """Return those of the tables with these names whose rows it may add, change or delete.
+
+    Code that it calls may write each of them.
+    """
     if not (_ADDS.search(sql) or may_write(sql)):
         return set()
-    text = _NOISE.sub(" ", sql)
-    return {name for name, _ in (*_first(text), *_further(text, names)) if name in names}
+    if calls_code(sql):
+        return set(names)
+    return {name for one in _statements(sql) for name, _ in _writes(one, names) if name in names}
 
 
 def sql_of(statement: Any) -> str | None:
