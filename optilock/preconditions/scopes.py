@@ -113,9 +113,9 @@ def expect_scope(session: AnySession, scope: Scope, etag: object, *, etags: ETag
     tags = etags.of_scope(scope)
     if version not in tags.named(sent):
         entry = entry_of_scope(scope, demanded=True)
-        error = PreconditionFailed([entry], message_of([entry]))
+        error = report(PreconditionFailed([entry], message_of([entry])))
         error.etag = tags.tag(version)
-        raise report(error)
+        raise error
     compared(sent)
     verify_version(own, scope, version, demanded=True)
 

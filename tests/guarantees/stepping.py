@@ -70,7 +70,7 @@ class Transaction:
     def write_found(self, criterion: Criterion, value: int) -> _Step:
         """Change each row of a query, and flush."""
         return _Step(
-            self.name, lambda work: work.write_found(criterion, value), "change what is found"
+            self.name, lambda work: work.write_found(criterion, value), "change the found rows"
         )
 
     def add(self, key: int, value: int, parent: int | None = None) -> _Step:

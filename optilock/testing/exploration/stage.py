@@ -232,8 +232,9 @@ def _name(column: Any) -> str:
 
 def _versions() -> set[str]:
     """Versions of rows: they may be random or times, and say nothing that the row does not."""
-    columns = (mapper.version_id_col for mapper in all_mappers())
-    return {_name(column) for column in columns if column is not None}
+    columns = [mapper.version_id_col for mapper in all_mappers()]
+    stored = (base for column in columns if column is not None for base in column.base_columns)
+    return {_name(column) for column in stored if isinstance(column.table, sa.Table)}
 
 
 def _table(one: Any) -> sa.Table:
