@@ -248,14 +248,19 @@ def undo_at_checkin(connection: Connection, undo: Undo) -> None:
         _pools.add(pool)
 
 
-def cover_commit(connection: Connection, driver: Any, commit: Callable[[], Any]) -> None:
-    """Let the driver's next ``commit()`` call ``commit``, until the connection is given back.
+def cover_commit(
+    connection: Connection, driver: Any, send: Callable[[list[str]], Any], sql: str
+) -> None:
+    """Let the driver's next ``commit()`` send ``sql`` and COMMIT, until the connection is returned.
 
-    SQLAlchemy calls the driver's, so an error of ``commit`` is an error of COMMIT.
+    ``send`` gets all statements that were given for this COMMIT. SQLAlchemy calls the driver's
+    ``commit()``, so an error of ``send`` is an error of COMMIT.
     """
-    if _COMMIT not in driver.__dict__:
+    covered = driver.__dict__.get(_COMMIT)
+    if covered is None:
         undo_at_checkin(connection, partial(_uncover, driver))
-    driver.__dict__[_COMMIT] = commit
+        covered = driver.__dict__[_COMMIT] = partial(send, [])
+    covered.args[-1].append(sql)
 
 
 def with_own_commit(driver: Any) -> Any:

@@ -19,9 +19,12 @@ from sqlalchemy.exc import DBAPIError
 
 from optilock.dialects.causes import Cause
 from optilock.dialects.rows import execute_unguarded
+from optilock.dialects.values import quoted_name
 from optilock.errors import ConfigurationError
 from optilock.tables.names import scopes
 
+#: The most keys that go with COMMIT.
+_WITH_COMMIT = 20
 #: Key -> version.
 Versions = dict[str, int]
 
@@ -81,7 +84,22 @@ class ScopeRows:
             found = self._send(connection, self._locking, keys)
         return found
 
+    def move_with_commit(self, connection: sa.Connection, keys: Sequence[str]) -> bool:
+        """Let the versions of sorted keys move in the trip of COMMIT, which comes next.
+
+        ``False``: this database or driver cannot, and nothing has changed. An error is one of
+        COMMIT, so the table must have been used over this pool before.
+        """
+        options = connection.get_execution_options()
+        if len(keys) > _WITH_COMMIT or "schema_translate_map" in options:
+            return False
+        table = quoted_name(connection.dialect, scopes)
+        return self._goes_with_commit(connection, table, keys)
+
     # -- what differs ------------------------------------------------------------------------------
+
+    def _goes_with_commit(self, connection: sa.Connection, table: str, keys: Sequence[str]) -> bool:
+        return False
 
     def _moved(self, connection: sa.Connection, given: Any, keys: Sequence[str]) -> Versions:
         return dict(map(tuple, self._ask(connection, self._upsert, given)))

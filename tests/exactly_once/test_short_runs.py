@@ -59,10 +59,10 @@ def test_an_insert_that_takes_the_token_for_its_own_counts_too_much(engine, monk
     """A test of the test: after ON CONFLICT DO NOTHING, or IGNORE, COMMIT is carried out."""
     lax = of_postgresql._ADD + " ON CONFLICT DO NOTHING"
     monkeypatch.setattr(of_postgresql, "_ADD", lax)
-    usual = of_mariadb._goes_with_commit
+    usual = of_mariadb.goes_with_commit
     monkeypatch.setattr(
         of_mariadb,
-        "_goes_with_commit",
+        "goes_with_commit",
         lambda connection, sql: usual(connection, sql.replace("INSERT", "INSERT IGNORE")),
     )
     driver = OF[engine.dialect.name]

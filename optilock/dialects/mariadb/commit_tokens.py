@@ -49,13 +49,13 @@ class MariaDBTokens(CommitTokens):
     def add(self, connection: Connection, token: str) -> None:
         table = name_of_table(connection)
         sql = f"INSERT INTO {table} (token, created_at) VALUES ('{token}', {self._now})"
-        if not _goes_with_commit(connection, sql):
+        if not goes_with_commit(connection, sql):
             super().add(connection, token)
 
     def set_result(self, connection: Connection, token: str, result: str) -> None:
         table = name_of_table(connection)
-        sql = f"UPDATE {table} SET result = {_literal(result)} WHERE token = {_literal(token)}"
-        if not _goes_with_commit(connection, sql):
+        sql = f"UPDATE {table} SET result = {literal(result)} WHERE token = {literal(token)}"
+        if not goes_with_commit(connection, sql):
             super().set_result(connection, token, result)
 
     @property
@@ -73,26 +73,30 @@ def _within(connection: Connection, sql: str, seconds: int) -> str:
     return sql
 
 
-def _literal(value: str) -> str:
+def literal(value: str) -> str:
+    """Return the text in SQL, whatever the settings of the server are."""
     return f"CONVERT(X'{value.encode().hex()}' USING utf8mb4)"
 
 
-def _goes_with_commit(connection: Connection, sql: str) -> bool:
+def goes_with_commit(connection: Connection, sql: str) -> bool:
     """Let ``sql`` go with COMMIT; ``False``: the driver or server cannot; nothing has changed."""
     dialect, driver = connection.dialect, connection.connection.driver_connection
     if dialect.driver not in _DRIVERS or not getattr(dialect, "is_mariadb", False):
         return False
     if type(driver).__module__.partition(".")[0] != dialect.driver:
         return False  # the application's own class
-    whole = f"BEGIN NOT ATOMIC {sql}; COMMIT; END"
     commit: Callable[..., Any] = _commit_async if dialect.is_async else _commit
-    cover_commit(connection, driver, partial(commit, driver, whole))
+    cover_commit(connection, driver, partial(commit, driver), sql)
     return True
 
 
-def _commit(driver: Any, sql: str) -> None:
-    with_own_commit(driver).query(sql)
+def _commit(driver: Any, sql: list[str]) -> None:
+    with_own_commit(driver).query(_whole(sql))
 
 
-async def _commit_async(driver: Any, sql: str) -> None:
-    await with_own_commit(driver).query(sql)
+async def _commit_async(driver: Any, sql: list[str]) -> None:
+    await with_own_commit(driver).query(_whole(sql))
+
+
+def _whole(sql: list[str]) -> str:
+    return f"BEGIN NOT ATOMIC {'; '.join(sql)}; COMMIT; END"

@@ -17,6 +17,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.mysql import insert
 
 from optilock.dialects.mariadb import galera
+from optilock.dialects.mariadb.commit_tokens import goes_with_commit, literal
 from optilock.dialects.scope_rows import ScopeRows, Versions
 from optilock.tables.names import scopes
 
@@ -46,6 +47,11 @@ class MariaDBScopeRows(ScopeRows):
             return super()._moved(connection, given, keys)
         self._ask(connection, _UPSERT, given).close()
         return self._send(connection, self._locking, keys)
+
+    def _goes_with_commit(self, connection: sa.Connection, table: str, keys: Sequence[str]) -> bool:
+        rows = ", ".join(f"({literal(key)}, 1)" for key in keys)
+        sql = f"INSERT INTO {table} (scope, version) VALUES {rows}"
+        return goes_with_commit(connection, f"{sql} ON DUPLICATE KEY UPDATE version = version + 1")
 
     @cached_property
     def _upsert(self) -> Any:

@@ -48,40 +48,46 @@ class PostgreSQLTokens(CommitTokens):
 
     def add(self, connection: Connection, token: str) -> None:
         sql = _ADD.format(table=name_of_table(connection), token=token)
-        if not _goes_with_commit(connection, sql):
+        if not goes_with_commit(connection, sql):
             super().add(connection, token)
 
     def set_result(self, connection: Connection, token: str, result: str) -> None:
         table = name_of_table(connection)
-        sql = _SET.format(table=table, result=_literal(result), token=_literal(token))
-        if not _goes_with_commit(connection, sql):
+        sql = _SET.format(table=table, result=literal(result), token=literal(token))
+        if not goes_with_commit(connection, sql):
             super().set_result(connection, token, result)
 
 
-def _literal(value: str) -> str:
+def literal(value: str) -> str:
+    """Return the text in SQL, whatever the settings of the server are."""
     return f"convert_from(decode('{value.encode().hex()}', 'hex'), 'UTF8')"
 
 
-def _goes_with_commit(connection: Connection, sql: str) -> bool:
-    """Let ``sql`` go with COMMIT; ``False``: the driver cannot, and nothing has changed."""
+def goes_with_commit(connection: Connection, sql: str, *, in_pipelines: bool = True) -> bool:
+    """Let ``sql`` go with COMMIT; ``False``: the driver cannot, and nothing has changed.
+
+    A pipelined unit has room for one statement (``in_pipelines``).
+    """
     driver: Any = connection.connection.driver_connection
     its_own: Any = getattr(type(driver), "commit", None)
     if getattr(its_own, "__module__", "").partition(".")[0] != "psycopg":
         return False  # another driver's, or the application's own
     line, cursor = connection.info.get(BEGINS), driver.cursor
     if isinstance(line, Line):
+        if not in_pipelines:
+            return False
         line.before_commit = sql.encode()
         cursor = partial(line.cursor, driver)
     commit = _commit_async if iscoroutinefunction(its_own) else _commit
-    cover_commit(connection, driver, partial(commit, driver, cursor, f"{sql}; COMMIT"))
+    cover_commit(connection, driver, partial(commit, driver, cursor), sql)
     return True
 
 
-def _commit(driver: Any, cursor: Callable[[], Any], sql: str) -> None:
+def _commit(driver: Any, cursor: Callable[[], Any], sql: list[str]) -> None:
     if with_own_commit(driver).pgconn.transaction_status != IDLE:  # psycopg's own does nothing then
-        cursor().execute(sql, prepare=False)
+        cursor().execute("; ".join([*sql, "COMMIT"]), prepare=False)
 
 
-async def _commit_async(driver: Any, cursor: Callable[[], Any], sql: str) -> None:
+async def _commit_async(driver: Any, cursor: Callable[[], Any], sql: list[str]) -> None:
     if with_own_commit(driver).pgconn.transaction_status != IDLE:
-        await cursor().execute(sql, prepare=False)
+        await cursor().execute("; ".join([*sql, "COMMIT"]), prepare=False)

@@ -9,6 +9,7 @@ from dataclasses import replace
 from datetime import date, time, timedelta
 from decimal import Decimal
 from enum import Enum
+from functools import cached_property
 from importlib import import_module
 from types import MappingProxyType
 from typing import Any
@@ -57,11 +58,13 @@ from optilock.dialects.postgresql.migrations import (
 )
 from optilock.dialects.postgresql.queue_sql import PostgreSQLMessages
 from optilock.dialects.postgresql.rows import BOUNDED, BRIEFLY, is_mark, one_or_error, set_form
+from optilock.dialects.postgresql.scope_rows import PostgreSQLScopeRows
 from optilock.dialects.postgresql.scope_triggers import PostgreSQLScopeTriggers
 from optilock.dialects.postgresql.weak_settings import NO_BUMP, weak_settings
 from optilock.dialects.queue_sql import Messages, Place
 from optilock.dialects.quoting import ALL_OF_POSTGRESQL, Quoting
 from optilock.dialects.registry import register
+from optilock.dialects.scope_rows import ScopeRows
 from optilock.dialects.switch import open_switch
 from optilock.dialects.waits import KEEP_SNAPSHOT, Reach, level_of
 from optilock.errors import ConfigurationError
@@ -338,6 +341,10 @@ class PostgreSQL(Database):
 
     def commit_tokens(self) -> CommitTokens:
         return PostgreSQLTokens(self)
+
+    @cached_property
+    def scope_rows(self) -> ScopeRows:
+        return PostgreSQLScopeRows(self)
 
     # -- isolation -------------------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import groupby
 from typing import Any, NamedTuple
-from weakref import ref
+from weakref import WeakSet, ref
 
 import sqlalchemy as sa
 from sqlalchemy.orm import Mapper, Session, SessionTransaction
@@ -18,7 +18,12 @@ from optilock.mapped import facts
 from optilock.mapping.scope_triggers import has_triggers
 from optilock.mapping.scopes import Scope, has_scopes, rules_of
 from optilock.tables.names import scopes
-from optilock.undocumented.flushes import classes_to_flush, nested_transaction
+from optilock.undocumented.connections import has_commit_listeners
+from optilock.undocumented.flushes import (
+    classes_to_flush,
+    is_opened_by_session,
+    nested_transaction,
+)
 from optilock.watched.session.connections import (
     connection_to_write,
     given_session,
@@ -29,6 +34,8 @@ from optilock.watched.session.connections import (
 SCOPES = "_optilock_scopes"
 #: Another one: its :class:`_Ending`.
 _ENDING = "_optilock_scopes_ending"
+#: Pools over which a statement has used the table of scopes.
+_seen_tables: WeakSet[sa.Pool] = WeakSet()
 
 
 class ScopeVersion(NamedTuple):
@@ -317,6 +324,13 @@ def _write(session: Session, known: TransactionScopes) -> None:
     for connection, moves, expected in list(known.by_connection(session)):
         found: Versions = {}
         rows = database_of(connection.dialect).scope_rows
+        if (
+            not expected
+            and _may_wait_for_commit(session, connection)
+            and rows.move_with_commit(connection, sorted(moves))
+        ):
+            known.written |= moves
+            continue
         for moving, keys in runs(moves, expected):
             if moving:
                 found.update({k: v - 1 for k, v in rows.move(connection, keys).items()})
@@ -327,6 +341,22 @@ def _write(session: Session, known: TransactionScopes) -> None:
             raise events.report(_conflict(known, found))
         known.written |= moves
         known.checked |= expected.keys()
+        _seen_tables.add(connection.engine.pool)
+
+
+def _may_wait_for_commit(session: Session, connection: sa.Connection) -> bool:
+    """Return whether COMMIT, which comes next, is the connection's own, and the table is there.
+
+    A listener to COMMIT, such as that of an exploration, sees all statements before it.
+    """
+    transaction = session.get_transaction()
+    return (
+        transaction is not None
+        and connection.engine.pool in _seen_tables  # without it a statement is the one to fail
+        and not session.twophase
+        and is_opened_by_session(transaction, connection)
+        and not has_commit_listeners(connection)
+    )
 
 
 def runs(moves: Collection[str], expected: Mapping[str, int]) -> list[tuple[bool, list[str]]]:

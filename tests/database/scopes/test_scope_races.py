@@ -154,10 +154,12 @@ def test_they_do_not_in_many_rounds(busy):
 
 @pytest.mark.engines("postgresql", "mariadb")
 def test_keys_in_no_order_would_deadlock(busy, monkeypatch):
-    def unsorted(keys: Any) -> list[str]:
-        return random.sample([*keys], len(keys))
+    def unsorted(moves: Any, expected: Any) -> list[tuple[bool, list[str]]]:
+        keys = {*moves, *expected}
+        return [(key in moves, [key]) for key in random.sample([*keys], len(keys))]
 
-    monkeypatch.setattr(transaction, "sorted", unsorted, raising=False)
+    monkeypatch.setattr(transaction, "runs", unsorted)
+    monkeypatch.setattr(transaction, "_may_wait_for_commit", lambda *_: False)
     assert any(deadlocks(busy, threads=4, rounds=20, first=n) for n in range(0, 400, 20))
 
 
@@ -170,4 +172,5 @@ def test_scopes_moved_in_the_order_of_the_program_would_deadlock(busy, monkeypat
         transaction._write(session, transaction.scopes_of(session))
 
     monkeypatch.setattr("optilock.watched.scopes.flush.note_moves", note_moves)
+    monkeypatch.setattr(transaction, "_may_wait_for_commit", lambda *_: False)
     assert deadlocks(busy, threads=4, rounds=10) > 0

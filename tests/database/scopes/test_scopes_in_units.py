@@ -44,6 +44,8 @@ from tests.support.rooms import ALL, SEVEN, Base, Booking, Shift
     ids=str,
 )
 def test_units_move_and_check_scopes(rooms, sessions, moved, options):
+    if "short" in options and rooms.dialect.name == "mysql":
+        pytest.skip("short units need an engine of their own")
     commit_tokens.create(rooms, checkfirst=True)
 
     def unit() -> Any:
@@ -363,6 +365,7 @@ def test_a_unit_that_only_reads_verifies_no_scope(rooms, sessions):
 
 def test_without_the_table_the_error_names_it(rooms, sessions):
     scopes.drop(rooms)
+    rooms.dispose()  # the program begins
     try:
         with sessions() as session, pytest.raises(ConfigurationError, match="optilock_scopes"):
             verify(session, SEVEN)
