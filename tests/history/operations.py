@@ -426,6 +426,8 @@ def take_tag(author: Author, step: Step) -> None:
         raise NotNow
     if is_touched(inspect(copy.obj)):  # a root: its other rows are written, and it was refused
         raise NotNow
+    if _has_unflushed_parts(author.session, copy.obj):  # refused: the root will move
+        raise NotNow
     author.tags[copy.row] = (etag_of(copy.obj), copy.base().newest)
 
 
@@ -438,6 +440,13 @@ def expect_tag(author: Author, step: Step) -> None:
     tag, revision = author.tags[copy.row]
     expect(copy.obj, tag)
     author.done.promises[copy.row] = min(revision, author.done.promises.get(copy.row, revision))
+
+
+def _has_unflushed_parts(session: Any, root: Any) -> bool:
+    relationships = inspect(type(root)).relationships
+    names = getattr(type(root), "__version_root_of__", ())
+    parts = tuple(relationships[name].mapper.class_ for name in names)
+    return any(isinstance(one, parts) for one in (*session.new, *session.dirty, *session.deleted))
 
 
 def _holds_version(copy: Copy) -> bool:

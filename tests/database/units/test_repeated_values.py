@@ -226,7 +226,8 @@ def a_savepoint(engine: Engine, options: Options, attempt: Attempt) -> Run:
 
 
 def a_disposed_engine(engine: Engine, options: Options, attempt: Attempt) -> Run:
-    options = {**options, "before_retry": lambda event: engine.dispose()}
+    """It locks nothing, so that no connection is held between attempts and lost with its pool."""
+    options = {**options, "before_retry": lambda event: engine.dispose(), "strategy": "optimistic"}
     return unit_of_work(engine, **options)(attempt)
 
 

@@ -45,10 +45,20 @@ def test_without_the_question_every_attempt_reads_the_same_old_row_and_the_last_
     sessions = sessionmaker(class_=routed(writing, reading, looks_again=False))
     seen: list[int] = []
     with pytest.raises(ConcurrencyError) as caught:
-        unit_of_work(sessions, attempts=4)(add)(seen)
+        unit_of_work(sessions, attempts=4, strategy="optimistic")(add)(seen)
     assert seen == [0] * 4
     [entry] = caught.value.entries
     assert entry.database["number"] == 7
+
+
+@pytest.mark.usefixtures("lagging")
+def test_an_attempt_that_locks_what_the_first_one_has_lost_reads_it_from_the_primary(
+    writing, reading
+):
+    sessions = sessionmaker(class_=routed(writing, reading, looks_again=False))
+    seen: list[int] = []
+    unit_of_work(sessions, attempts=4)(add)(seen)
+    assert seen == [0, 7]
 
 
 @pytest.mark.usefixtures("lagging")
