@@ -74,7 +74,7 @@ def _within(connection: Connection, sql: str, seconds: int) -> str:
 
 
 def literal(value: str) -> str:
-    """Return the text in SQL, whatever the settings of the server are."""
+    """Return the text in SQL, for any settings of the server."""
     return f"CONVERT(X'{value.encode().hex()}' USING utf8mb4)"
 
 

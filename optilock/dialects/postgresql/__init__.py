@@ -11,7 +11,8 @@ queues, and where their index scan begins, :mod:`commit_tokens` those of units t
 A pipelined unit of work sends BEGIN and COMMIT along with other statements. The :mod:`cursors` of
 psycopg ask the :mod:`line` of their connection which statements are sent together, and
 :mod:`last_writes` are sent with COMMIT.
-:mod:`scope_triggers` has the triggers that move scopes for other programs.
+:mod:`scope_rows` moves scopes in the trip of COMMIT, and :mod:`scope_triggers` has the triggers
+that move them for other programs.
 """
 
 from optilock.dialects.postgresql import migrations as migrations

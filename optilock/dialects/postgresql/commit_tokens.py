@@ -59,7 +59,7 @@ class PostgreSQLTokens(CommitTokens):
 
 
 def literal(value: str) -> str:
-    """Return the text in SQL, whatever the settings of the server are."""
+    """Return the text in SQL, for any settings of the server."""
     return f"convert_from(decode('{value.encode().hex()}', 'hex'), 'UTF8')"
 
 
