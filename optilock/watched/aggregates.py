@@ -51,7 +51,7 @@ from optilock.watched.rows.roots import LOADED_OR_PENDING, READING, InMemory, Re
 from optilock.watched.rows.seen import recall_version
 from optilock.watched.rows.touch import ROOTS, note_roots
 from optilock.watched.session.order import add_step
-from optilock.watched.session.record import keeps_version
+from optilock.watched.session.record import RECORD_KEY, SessionRecord, keeps_version
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,11 +94,21 @@ def cover(mapper: Mapper[Any], names: Any) -> None:
 
 
 def _keep(state: State, *_: Any) -> None:
-    """Hold a root that was read until the transaction ends, so that its version is still known."""
-    transaction = None if state.session is None else state.session.get_transaction()
-    if transaction is not None:
+    """Hold a root that was read until the transaction ends, so that its version is still known.
+
+    A unit that only reads writes no parts, and may read more roots than the memory has room for.
+    """
+    session: Any = state.session
+    transaction = None if session is None else session.get_transaction()
+    if transaction is not None and not _only_reads(session):
         root = state.obj()
         _read.setdefault(transaction, {})[id(root)] = root
+
+
+def _only_reads(session: Session) -> bool:
+    record: SessionRecord | None = session.__dict__.get(RECORD_KEY)
+    owner = None if record is None else record.owner
+    return owner is not None and owner.read_only
 
 
 # -- at a flush ------------------------------------------------------------------------------------

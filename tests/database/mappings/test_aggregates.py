@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import pytest
 from sqlalchemy import select
 from sqlalchemy.orm import (
@@ -10,7 +13,7 @@ from sqlalchemy.orm import (
     raiseload,
 )
 
-from optilock import ConcurrencyError, merge_fields
+from optilock import ConcurrencyError, UnitOfWork, merge_fields
 from optilock.statements import no_bump
 from optilock.testing import count_statements
 from tests.support.orders import Label, Line, Order, Part, Receipt, Remark
@@ -322,6 +325,28 @@ def test_a_root_that_was_not_read_again_counts_in_the_version_that_was_seen(
         (entry.model, entry.identity, entry.original["version"]) for entry in conflict.entries
     ]
     session.rollback()
+
+
+@alive
+def test_a_root_that_was_read_and_dropped_is_checked_in_the_version_that_was_read(
+    store, watched, other, refused
+):
+    store(Order(id=1, lines=[Line(id=1, text="a"), Line(id=2, text="b")]))
+    session = watched()
+    texts = [line.text for line in session.get_one(Order, 1).lines]  # a decision
+    gc.collect()
+    other(Order, 1, name="theirs")
+    session.get_one(Line, 1).text = "".join(texts)
+    assert [entry.model for entry in refused(session).entries] == [Order]
+
+
+@pytest.mark.parametrize("read_only", [False, True])
+def test_a_unit_that_only_reads_holds_no_root(engine, store, read_only):
+    store(Order(id=1))
+    with UnitOfWork(engine, read_only=read_only) as session:
+        root = weakref.ref(session.get_one(Order, 1))
+        gc.collect()
+        assert (root() is None) is read_only
 
 
 @alive
