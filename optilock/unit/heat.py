@@ -63,6 +63,9 @@ PARTNERS = 16
 DEADLOCKS_OF_PARTNERS = 8
 #: Partners are dissolved after so many units that did not need the others.
 UNITS_WITHOUT_PARTNERS = 8
+#: A kind of unit locks no rows of a table after so many units in a row that wrote none there. One
+#: such unit is no sign: it may have found too little in stock.
+UNITS_OF_A_READER = 8
 #: The share of a conflict that counts for the table, and the share of that for a success: a
 #: conflict costs a whole attempt, and a lock little.
 OF_TABLE, OF_SUCCESS = 1 / 3, 1 / 4
@@ -230,8 +233,8 @@ class Memory:
         self.rows: OrderedDict[Key, Heat] = OrderedDict()
         #: Tables over which transactions have deadlocked, by database and name.
         self.crowded: dict[tuple[str, str], Heat] = {}
-        #: Kinds of units that have read locked rows of a table and written none of it.
-        self._readers: OrderedDict[tuple[str, str, str], None] = OrderedDict()
+        #: For each kind of unit and table: its last units in a row that wrote nothing there.
+        self._readers: OrderedDict[tuple[str, str, str], int] = OrderedDict()
         self._most, self._clock, self._chance = most, clock, chance
         self._changing = Lock()
 
@@ -348,17 +351,17 @@ class Memory:
     # -- units that only read ----------------------------------------------------------------------
 
     def only_reads(self, unit: str | None, key: Key) -> bool:
-        """Return whether the last unit of this name wrote no row of the table."""
-        return unit is not None and (unit, *key[:2]) in self._readers
+        """Return whether the last units of this name wrote no row of the table."""
+        return unit is not None and self._readers.get((unit, *key[:2]), 0) >= UNITS_OF_A_READER
 
     def note_use(self, unit: str | None, key: Key, *, writes: bool) -> None:
-        """Note whether a unit of this name that has read the table for writing wrote it."""
+        """Note whether a unit of this name that has read hot rows of the table wrote there."""
         if unit is None:
             return
         with self._changing:
-            self._readers.pop((unit, *key[:2]), None)
+            before = self._readers.pop((unit, *key[:2]), 0)
             if not writes:
-                self._readers[unit, *key[:2]] = None
+                self._readers[unit, *key[:2]] = min(before + 1, UNITS_OF_A_READER)
                 if len(self._readers) > self._most:
                     self._readers.popitem(last=False)
 

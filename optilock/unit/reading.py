@@ -202,7 +202,7 @@ class Reading:
             return True
         decision = self.memory.decide(key, self.adaptive)
         if decision is Decision.LOCK and self.memory.only_reads(_name(session), key):
-            return False
+            decision = Decision.WATCHED
         if decision is Decision.WATCHED:
             self.tried.add(key)
         return decision is Decision.LOCK
@@ -318,13 +318,13 @@ class Reading:
         if self.beforehand:
             for key in self.held:
                 self.memory.dissolve_partners(key)
-        self._note_use(session, self.held, {**written, **self._promised(session)})
+        self._note_use(session, {*self.held, *self.tried}, {**written, **self._promised(session)})
 
     def _note_use(self, session: Session, read: Iterable[Key], written: Iterable[Key]) -> None:
-        """Note for each table of the locked rows whether the unit has written there."""
+        """Note for each table of these hot rows whether the unit has written there."""
         if name := _name(session):
             used = {key[:2] for key in written}
-            for key in read:
+            for key in {key.any_row for key in read}:
                 self.memory.note_use(name, key, writes=key[:2] in used)
 
     def remember(self, session: Session, error: BaseException) -> frozenset[Key]:

@@ -26,7 +26,7 @@ from optilock import (
 )
 from optilock.testing import count_statements
 from optilock.unit import Adaptive
-from optilock.unit.heat import MEMORY, Key
+from optilock.unit.heat import MEMORY, UNITS_OF_A_READER, Key
 from optilock.unit.reading import Reading
 from tests.support.models import Account, Base, Comment, Dog, Page, Post, Seat, Tag
 
@@ -151,13 +151,26 @@ def test_units_that_only_read_a_hot_row_stop_locking_it(sessions, locks):
         if writes:
             account.balance += 1
 
-    assert [locks(look), locks(look)] == [1, 0]
+    assert [locks(look) for _ in range(UNITS_OF_A_READER + 2)] == [1] * UNITS_OF_A_READER + [0, 0]
     assert locks(unit_of_work(sessions)(deposit)) == 1
-    MEMORY.note_use("look", key_of(sessions, Account, (1,)), writes=True)
-    assert locks(look) == 1
     writes.append(True)
-    MEMORY.note_use("look", key_of(sessions, Account, (1,)), writes=True)
-    assert [locks(look), locks(look)] == [1, 1]
+    assert [locks(look), locks(look)] == [0, 1]
+
+
+def test_units_that_write_now_and_then_lock_each_time(sessions, locks):
+    """A withdrawal that finds too little writes nothing, and the next one does again."""
+    heat(sessions, Account, (1,))
+    writes = []
+
+    @unit_of_work(sessions)
+    def withdraw(session):
+        account = session.get_one(Account, 1)
+        if writes.pop():
+            account.balance -= 1
+
+    for _ in range(3):
+        writes[:] = [False] * (UNITS_OF_A_READER - 1) + [True]
+        assert [locks(withdraw) for _ in range(UNITS_OF_A_READER)] == [1] * UNITS_OF_A_READER
 
 
 def test_a_reader_that_conflicts_locks_again(sessions, other, locks):
@@ -168,14 +181,14 @@ def test_a_reader_that_conflicts_locks_again(sessions, other, locks):
     def look(session):
         account = session.get_one(Account, 1)
         begun.append(account)
-        if len(begun) == 3:
+        if len(begun) == UNITS_OF_A_READER + 2:
             other(Account, 1, balance=50)
-        if len(begun) > 2:
+        if len(begun) > UNITS_OF_A_READER + 1:
             account.balance += 1
 
-    assert [locks(look), locks(look)] == [1, 0]
+    assert [locks(look) for _ in range(UNITS_OF_A_READER + 1)] == [1] * UNITS_OF_A_READER + [0]
     look()
-    assert len(begun) == 4
+    assert len(begun) == UNITS_OF_A_READER + 3
     assert locks(look) == 1
 
 
