@@ -6,7 +6,8 @@
     python -m benchmarks overhead batch                  # these two, as a Markdown table
     python -m benchmarks batch --quick --database sqlite
     python -m benchmarks overhead --rounds 100 --markdown overhead.md --json
-    python -m benchmarks contention --writers 1 --writers 8 --plots
+    python -m benchmarks contention --writers 1 --writers 8
+    python -m benchmarks --report                        # all, into docs/benchmarks
 
 The table goes to standard output, progress to standard error. ``--json`` prints JSON in the table's
 place, with the seconds behind the ratios.
@@ -22,7 +23,7 @@ from pathlib import Path
 
 from benchmarks.environment import facts
 from benchmarks.plan import MANY, Plan
-from benchmarks.plots import can_draw, draw
+from benchmarks.report import FIGURES, RUNS, write
 from benchmarks.servers import DATABASES, USUAL, Place, places
 from benchmarks.stores.peers import PEERS
 from benchmarks.table import Line, markdown, to_json
@@ -63,6 +64,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     unknown = sorted(set(asked.benchmark) - set(BENCHMARKS))
     if unknown:
         parser.error(f"no benchmark named {', '.join(unknown)}; there are {', '.join(BENCHMARKS)}")
+    if asked.report:
+        return _report(asked.benchmark or BENCHMARKS, FIGURES)
     if not asked.benchmark:
         print(_listing(), end="")
         return 0
@@ -74,21 +77,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
         seconds=asked.seconds,
         subjects=tuple(asked.subject or ()),
     )
-    if asked.plots is not None and not can_draw():
-        parser.error('plots need matplotlib: pip install "optilock[bench-peers]"')
     with places(_wanted(asked.benchmark, asked.database)) as found:
         by_name = {name: list(_run(name, found, plan)) for name in asked.benchmark}
         about = facts(_command(arguments), found)
     lines = [line for each in by_name.values() for line in each]
     table = markdown(lines, about)
-    if asked.plots is not None:
-        for name, each in by_name.items():
-            for path in draw(name, each, asked.plots):
-                print(path, file=sys.stderr)
     if asked.markdown is not None:
         asked.markdown.write_text(table, encoding="utf-8")
     print(to_json(lines, about) if asked.json else table)
     return int(any(line.reached is False for line in lines))
+
+
+def _report(names: Sequence[str], folder: Path) -> int:
+    """Run these as a report does, each one's figures written when it is done."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in names:
+        plan, databases = RUNS[name].plan, RUNS[name].databases
+        with places(_wanted([name], databases)) as found:
+            lines = list(_run(name, found, plan))
+            about = facts(f"python -m benchmarks --report {name}", found)
+        (folder / f"{name}.json").write_text(to_json(lines, about) + "\n", encoding="utf-8")
+    for path in write(folder, _questions()):
+        print(path, file=sys.stderr)
+    return 0
 
 
 def _run(name: str, found: Sequence[Place], plan: Plan) -> Iterator[Line]:
@@ -113,10 +124,12 @@ def _wanted(names: Sequence[str], asked: Sequence[str] | None) -> list[str]:
 
 def _listing() -> str:
     """The name and the question of every benchmark."""
-    questions = {name: importlib.import_module(f"benchmarks.{name}").__doc__ for name in BENCHMARKS}
-    return "".join(
-        f"{name:<15}{(text or '').splitlines()[0]}\n" for name, text in questions.items()
-    )
+    return "".join(f"{name:<15}{question}\n" for name, question in _questions().items())
+
+
+def _questions() -> dict[str, str]:
+    texts = {name: importlib.import_module(f"benchmarks.{name}").__doc__ for name in BENCHMARKS}
+    return {name: (text or "").splitlines()[0] for name, text in texts.items()}
 
 
 def _command(arguments: Sequence[str] | None) -> str:
@@ -146,12 +159,10 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the table there too")
     parser.add_argument(
-        "--plots",
-        type=Path,
-        nargs="?",
-        const=Path("docs/benchmarks"),
-        metavar="FOLDER",
-        help="draw PNG files, in docs/benchmarks without a name",
+        "--report",
+        action="store_true",
+        help="run all, or those that are named, as the documentation shows them, and write their"
+        " figures and pictures into docs/benchmarks",
     )
     parser.add_argument("--json", action="store_true", help="print JSON in place of the table")
     return parser

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection, Engine, func, select
 
-from benchmarks.crowd import Crowd, Load, crowd
-from benchmarks.loads import Loads, beside, fairness, interleaved, load_lines, reset
+from benchmarks.crowd import Crowd, crowd
+from benchmarks.loads import against_locks, beside, interleaved, load_lines, reset
 from benchmarks.plan import Plan
 from benchmarks.servers import Place
 from benchmarks.stores.kinds import Kind, empty, fill, table_of
@@ -49,9 +49,6 @@ _OF_THE_MOVING = (
     "native, retried",
     "hand-written",
 )
-#: What is held against SELECT FOR UPDATE: units, the slowest hundredth, the slowest writer.
-_GOODPUT, _P99, _FAIR = 0.95, 1.3, 0.5
-_OURS = "optilock"
 #: Increments that commute, against SELECT FOR UPDATE.
 _COMMUTATIVE, _COMMUTING = "optilock, commutative", 1.5
 _ADDING = (_COMMUTATIVE, f"{_COMMUTATIVE}, pipelined")
@@ -200,15 +197,4 @@ def _case(
             question = f"{case.question}: units/s"
             yield from beside(question, place, writers, loads, _COMMUTATIVE, goal=_COMMUTING)
         elif case.bench.think == 0 and case.bench.spread in (Spread.HOT, Spread.ZIPF):
-            yield from _against_locks(case.question, place, writers, loads)
-
-
-def _against_locks(question: str, place: Place, writers: int, loads: Loads) -> Iterator[Line]:
-    case = (place, writers, loads, _OURS)
-    yield from beside(f"{question}: units/s", *case, goal=_GOODPUT)
-    yield from beside(f"{question}: p99", *case, figure=_p99, goal=_P99, at_least=False)
-    yield from fairness(question, *case, goal=_FAIR)
-
-
-def _p99(load: Load) -> float:
-    return load.percentile(0.99)
+            yield from against_locks(case.question, place, writers, loads)

@@ -30,6 +30,7 @@ from multiprocessing.connection import Connection
 from statistics import fmean
 from typing import Any, Protocol
 
+from benchmarks.stores import again
 from benchmarks.stores.peers import opened
 from benchmarks.stores.rows import Look, Rows, Store, Work
 
@@ -85,6 +86,7 @@ class Share:
     done: int
     seconds: Sequence[float]
     attempts: int
+    deadlocks: int
     #: Of all units, those of the warm-up too: what was added to the tables.
     added: Counter[str]
 
@@ -119,6 +121,11 @@ class Load:
         """Seconds that a unit took, with all its attempts and waits."""
         each = sorted(second for share in self.shares for second in share.seconds)
         return each[min(len(each) - 1, int(len(each) * part))] if each else self.seconds
+
+    @property
+    def deadlocks(self) -> int:
+        """Deadlocks that the programs have seen through SQLAlchemy."""
+        return sum(share.deadlocks for share in self.shares)
 
     @property
     def fairness(self) -> float:
@@ -261,6 +268,7 @@ def _work(store: Store, turn: Turn) -> Share:
         tried += 1
         return work(rows)
 
+    deadlocks = again.DEADLOCKS.total()
     time.sleep(max(0.0, turn.start - clock()))
     while (begin := clock()) < ends:
         tried = 0
@@ -273,4 +281,4 @@ def _work(store: Store, turn: Turn) -> Share:
             seconds.append(end - begin - paused)
             attempts += tried
         done += counts <= end < ends
-    return Share(done, seconds, attempts, added)
+    return Share(done, seconds, attempts, again.DEADLOCKS.total() - deadlocks, added)

@@ -21,14 +21,14 @@ from benchmarks.plan import Plan
 from benchmarks.servers import Place
 from benchmarks.stores.kinds import Kind, create, settle
 from benchmarks.stores.peers import LOCKING, PEERS, present
-from benchmarks.table import Line, LoadLine, RatioLine
+from benchmarks.table import CountLine, Line, LoadLine, RatioLine
 
 __all__ = [
     "Bench",
     "Loads",
     "Others",
+    "against_locks",
     "beside",
-    "fairness",
     "interleaved",
     "load_lines",
     "ratio_of",
@@ -39,6 +39,9 @@ __all__ = [
 #: The writers of a standard workload, and those that its goals speak of.
 _WRITERS, _QUICK_WRITERS, _HELD = (1, 8, 16), (4,), 8
 _SECONDS, _QUICK_SECONDS = 4.0, 0.5
+#: The default beside SELECT FOR UPDATE: units, p99, the slowest writer, deadlocks.
+_OURS = "optilock"
+_GOODPUT, _P99, _FAIR, _DEADLOCKS = 0.95, 1.3, 0.5, 2
 #: Beside each mapper that kept what it promised, and beside what is written by hand.
 _MAPPERS, _BY_HAND, _HAND_WRITTEN = 1.0, 0.5, "hand-written"
 
@@ -137,6 +140,7 @@ def load_lines(
             p99=middle(lambda load: load.percentile(0.99)),
             fairness=middle(lambda load: load.fairness),
             attempts=middle(lambda load: load.attempts),
+            deadlocks=sum(turn.deadlocks for turn in turns),
             lost=broken["lost"],
             broken=sum(broken.values()) - broken["lost"],
             goal=0 if name in PEERS and PEERS[name].own else None,
@@ -174,22 +178,33 @@ def _many(writers: int) -> str:
     return f"{writers} writers, " if writers > 1 else ""
 
 
-def fairness(
-    question: str, place: Place, writers: int, loads: Loads, subject: str, goal: float
-) -> Iterator[Line]:
-    """The units of the slowest writer of one subject, against those of the fastest."""
-    if subject in loads and writers > 1:
-        each = [load.fairness for load in loads[subject]]
-        yield RatioLine(
-            f"{question}: units of the slowest writer, {writers} writers, {subject}",
-            place.label,
-            writers,
-            "the fastest",
-            {subject: Ratio(statistics.median(each), min(each), max(each))},
-            subject=subject,
-            goal=goal,
-            at_least=True,
-        )
+def against_locks(question: str, place: Place, writers: int, loads: Loads) -> Iterator[Line]:
+    """The default beside SELECT FOR UPDATE: units, the slowest hundredth, writers, deadlocks."""
+    if _OURS not in loads:
+        return
+    case = (place, writers, loads, _OURS)
+    yield from beside(f"{question}: units/s", *case, goal=_GOODPUT)
+    yield from beside(f"{question}: p99", *case, figure=_p99, goal=_P99, at_least=False)
+    if writers == 1:
+        return
+    each = [load.fairness for load in loads[_OURS]]
+    yield RatioLine(
+        f"{question}: units of the slowest writer, {writers} writers, {_OURS}",
+        place.label,
+        writers,
+        "the fastest",
+        {_OURS: Ratio(statistics.median(each), min(each), max(each))},
+        goal=_FAIR,
+        at_least=True,
+    )
+    if LOCKING in loads:
+        ours, theirs = (sum(load.deadlocks for load in loads[name]) for name in (_OURS, LOCKING))
+        question = f"{question}: deadlocks, {writers} writers"
+        yield CountLine(question, place.label, writers, ours, goal=_DEADLOCKS * theirs)
+
+
+def _p99(load: Load) -> float:
+    return load.percentile(0.99)
 
 
 def standard(
@@ -218,19 +233,20 @@ def standard(
                 others=others,
             )
             yield from load_lines(question, place, count, loads, against)
+            yield from against_locks(question, place, count, loads)
             if count > 1:
                 yield from _held(f"{question}: units/s", place, count, loads)
 
 
 def _held(question: str, place: Place, writers: int, loads: Loads) -> Iterator[Line]:
     """Ours beside each mapper that has lost and broken nothing, and beside what is by hand."""
-    subject = "optilock"
+    subject = _OURS
     goal = writers == _HELD
     for name, turns in loads.items():
         peer = PEERS.get(name)
         if peer is None or peer.own or not (peer.orm and peer.safe):
             continue
-        if any(+load.broken for load in turns):
+        if name == LOCKING or any(+load.broken for load in turns):
             continue
         mapper = _MAPPERS if goal else None
         yield from beside(question, place, writers, loads, subject, against=name, goal=mapper)

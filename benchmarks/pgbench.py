@@ -66,7 +66,7 @@ def _run(command: Sequence[str], url: str, way: str, turn: Turn) -> Load:
     each: dict[str, array[float]] = {str(number): array("d") for number in range(turn.writers)}
     for line in lines:
         each[line[0]].append(int(line[2]) / 1e6)
-    shares = [Share(len(found), found, len(found), Counter()) for found in each.values()]
+    shares = [Share(len(found), found, len(found), 0, Counter()) for found in each.values()]
     return Load(seconds, shares)
 
 

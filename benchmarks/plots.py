@@ -1,174 +1,191 @@
-"""The lines of a run as pictures: PNG files, one for each benchmark and database, or question.
+"""Four pictures of a report, as SVG that follows the reader's light or dark mode.
 
-Many writers are drawn as units a second and p99, over the number of writers, or as bars where there
-is one number. Ratios are drawn as a row of their own each: the median, the smallest and the
-largest, and the goal. What is only counted is not drawn.
+``bars`` draws lengths from zero, sorted, with the value at the end and a line for the spread.
+``curves`` draws one line for each subject over a distance. ``points`` draws subjects by two
+figures. Optilock's subjects have the accent colour. What loses updates has a dashed outline, or is
+hollow. Each file has a title and a description for screen readers.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping, Sequence
-from importlib.util import find_spec
-from pathlib import Path
-from typing import Any
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from html import escape
 
-from benchmarks.table import CountLine, Line, LoadLine, RatioLine
+__all__ = ["Bar", "Curve", "Point", "bars", "curves", "points"]
 
-__all__ = ["can_draw", "draw"]
-
-_WIDE = 9.0
-#: Inches of a row of ratios, and of what stands around them.
-_ROW, _AROUND = 0.24, 1.2
-_OURS, _MISSED, _PLAIN = "tab:blue", "tab:red", "dimgrey"
-_MARKS = "osv^D<>PX*hp"
-
-
-def can_draw() -> bool:
-    """Whether matplotlib is installed."""
-    return find_spec("matplotlib") is not None
-
-
-def draw(name: str, lines: Iterable[Line], folder: Path) -> list[Path]:
-    """Draw the lines of one benchmark into this folder; the files."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    folder.mkdir(parents=True, exist_ok=True)
-    all_of = list(lines)
-    loads = [line for line in all_of if isinstance(line, LoadLine)]
-    ratios = [line for line in all_of if isinstance(line, RatioLine)]
-    files = [_loads(name, found, folder) for found in _grouped(loads, "question")]
-    # Beside a picture of the writers, only what is held against a goal says more.
-    shown = [line for line in ratios if not loads or line.goal is not None]
-    files += [_ratios(name, found, folder) for found in _grouped(shown)]
-    counts = [line for line in all_of if isinstance(line, CountLine)]
-    for found in _grouped(counts):
-        compared = _compared(found)
-        files += [_counts(name, found[0].database, compared, folder)] if compared else []
-    return files
+_WIDE = 720
+#: Left of a bar, for its name; right of it, for its value.
+_NAMES, _VALUES = 190, 150
+_ROW, _THICK, _TOP = 30, 16, 52
+_TALL = 340
+_STYLE = """<style>
+text { font: 13px system-ui, sans-serif; fill: #24292f }
+.title { font-size: 15px; font-weight: 600 }
+.small { font-size: 12px; fill: #57606a }
+.axis { fill: none; stroke: #8c959f; stroke-width: 1 }
+.other { fill: #8c959f; stroke: #8c959f }
+.ours { fill: #0969da; stroke: #0969da }
+.loses { fill: none; stroke-dasharray: 4 3; stroke-width: 1.5 }
+.hollow { fill: none; stroke-width: 2 }
+.line { fill: none; stroke-width: 2 }
+.spread { stroke: #24292f; stroke-width: 1.5 }
+@media (prefers-color-scheme: dark) {
+  text { fill: #e6edf3 }
+  .small { fill: #9198a1 }
+  .axis, .other { stroke: #6e7681 }
+  .other { fill: #6e7681 }
+  .ours { fill: #58a6ff; stroke: #58a6ff }
+  .loses, .hollow, .line { fill: none }
+  .spread { stroke: #e6edf3 }
+}
+</style>"""
 
 
-def _grouped(lines: Sequence[Any], *further: str) -> Iterable[list[Any]]:
-    groups: dict[tuple[str, ...], list[Any]] = {}
-    for line in lines:
-        key = (line.database, *(getattr(line, each) for each in further))
-        groups.setdefault(key, []).append(line)
-    return groups.values()
+@dataclass(frozen=True)
+class Bar:
+    """One subject: a figure, and the smallest and largest of the run."""
+
+    name: str
+    value: float
+    low: float
+    high: float
+    ours: bool = False
+    loses: bool = False
 
 
-def _loads(name: str, lines: Sequence[LoadLine], folder: Path) -> Path:
-    import matplotlib.pyplot as plt
+@dataclass(frozen=True)
+class Curve:
+    """One subject over a distance: x and y of each place."""
 
-    figure, (left, right) = plt.subplots(1, 2, figsize=(2 * _WIDE, _WIDE / 1.6))
-    subjects = list(dict.fromkeys(line.subject for line in lines))
-    if len({line.writers for line in lines}) > 1:
-        _over_writers(left, right, subjects, lines)
-        figure.legend(*left.get_legend_handles_labels(), loc="outside right center")
-    else:
-        _bars(left, right, lines)
-    left.set_title("units stored a second")
-    right.set_title("p99 of a unit, ms")
-    writers = sorted({line.writers for line in lines})
-    question, database = lines[0].question, lines[0].database
-    figure.suptitle(f"{question}, {database}: {', '.join(map(str, writers))} writers")
-    return _saved(figure, folder, name, database, question)
+    name: str
+    places: Sequence[tuple[float, float]]
+    ours: bool = False
 
 
-def _over_writers(
-    left: Any, right: Any, subjects: Sequence[str], lines: Sequence[LoadLine]
-) -> None:
-    for number, subject in enumerate(subjects):
-        found = sorted((line for line in lines if line.subject == subject), key=_writers)
-        ours = subject.startswith("optilock")
-        look = {
-            "marker": _MARKS[number % len(_MARKS)],
-            "linewidth": 2.5 if ours else 1.0,
-            "label": subject,
-        }
-        counts = list(map(_writers, found))
-        left.plot(counts, [line.goodput for line in found], **look)
-        right.plot(counts, [line.p99 * 1000 for line in found], **look)
-    for axes in (left, right):
-        axes.set_xscale("log", base=2)
-        axes.set_xticks(sorted({*map(_writers, lines)}))
-        axes.xaxis.set_major_formatter("{x:.0f}")
-        axes.set_xlabel("writers")
-        axes.grid(alpha=0.3)
-    left.set_ylim(bottom=0)
-    right.set_yscale("log")
+@dataclass(frozen=True)
+class Point:
+    """One subject by two figures."""
+
+    name: str
+    x: float
+    y: float
+    ours: bool = False
+    loses: bool = False
 
 
-def _writers(line: LoadLine) -> int:
-    return line.writers
+def bars(title: str, better: str, found: Iterable[Bar]) -> str:
+    """Return a picture of bars, the shortest first."""
+    rows = sorted(found, key=lambda bar: bar.value)
+    most = max(bar.value for bar in rows)
+    scale = (_WIDE - _NAMES - _VALUES) / most
+    parts = []
+    for number, bar in enumerate(rows):
+        top = _TOP + number * _ROW
+        middle, end = top + _THICK / 2, _NAMES + bar.value * scale
+        low, high = (_NAMES + min(each, most * 1.2) * scale for each in (bar.low, bar.high))
+        parts += [
+            _text(_NAMES - 8, middle + 4, bar.name, anchor="end"),
+            f'<rect class="{_class(bar.ours, bar.loses, "loses")}" x="{_NAMES}" y="{top}"'
+            f' width="{end - _NAMES:.1f}" height="{_THICK}"/>',
+            f'<path class="spread" d="M{low:.1f} {middle}H{high:.1f}"/>',
+            _text(max(end, high) + 6, middle + 4, f"{bar.value:.2f}"),
+        ]
+    bottom = _TOP + len(rows) * _ROW
+    parts.append(f'<path class="axis" d="M{_NAMES} {_TOP - 6}V{bottom - 6}"/>')
+    says = "; ".join(f"{bar.name} {bar.value:.2f}" for bar in rows)
+    return _picture(title, better, says, bottom + 4, parts)
 
 
-def _bars(left: Any, right: Any, lines: Sequence[LoadLine]) -> None:
-    names = [line.subject + " (loses)" * (line.lost + line.broken > 0) for line in lines]
-    colours = [_OURS if line.subject.startswith("optilock") else _PLAIN for line in lines]
-    left.barh(names, [line.goodput for line in lines], color=colours)
-    right.barh(names, [line.p99 * 1000 for line in lines], color=colours)
-    right.set_xscale("log")
-    right.tick_params(labelleft=False)  # the names stand on the left, in the same order
-    for axes in (left, right):
-        axes.invert_yaxis()
+def curves(title: str, better: str, unit: str, found: Sequence[Curve]) -> str:
+    """Return a picture of lines over a distance, each with its name at the end."""
+    xs = sorted({x for curve in found for x, _ in curve.places})
+    box = _Box(max(xs), max(y for curve in found for _, y in curve.places))
+    parts = box.axes(xs, unit)
+    labels = _apart([box.y(curve.places[-1][1]) for curve in found])
+    for curve, label in zip(found, labels, strict=True):
+        way = " ".join(f"{box.x(x):.1f},{box.y(y):.1f}" for x, y in curve.places)
+        parts.append(f'<polyline class="{_class(curve.ours)} line" points="{way}"/>')
+        parts.append(_text(box.right + 8, label + 4, f"{curve.name} {curve.places[-1][1]:.2f}"))
+    says = "; ".join(
+        f"{curve.name}: " + ", ".join(f"{y:.2f} at {x:g} {unit}" for x, y in curve.places)
+        for curve in found
+    )
+    return _picture(title, better, says, _TALL, parts)
 
 
-def _ratios(name: str, lines: Sequence[RatioLine], folder: Path) -> Path:
-    import matplotlib.pyplot as plt
-
-    figure, axes = plt.subplots(figsize=(1.6 * _WIDE, _AROUND + _ROW * len(lines)))
-    for place, line in enumerate(lines):
-        found = line.ratios.get(line.subject)
-        if found is None:
-            continue
-        colour = _MISSED if line.reached is False else _OURS
-        axes.plot([found.low, found.high], [place, place], color=colour, linewidth=1)
-        axes.plot([found.median], [place], "o", color=colour)
-        if line.goal is not None:
-            axes.plot([line.goal], [place], "|", color="black", markersize=12)
-    labels = [f"{line.question}, {line.rows:,}, against {line.against}" for line in lines]
-    axes.set_yticks(range(len(lines)), labels, fontsize=8)
-    axes.invert_yaxis()
-    axes.set_xscale("log")
-    axes.axvline(1.0, color="grey", linewidth=0.5)
-    database = lines[0].database
-    axes.set_title(f"{name}, {database}: ratio (median, smallest, largest; goal: |)")
-    return _saved(figure, folder, name, database, "ratios")
+def points(title: str, better: str, axes: tuple[str, str], found: Sequence[Point]) -> str:
+    """Return a picture of points with their names."""
+    box = _Box(max(one.x for one in found) * 1.05, max(one.y for one in found) * 1.1)
+    parts = box.axes([0, round(max(one.x for one in found))], axes[0], axes[1])
+    for one in found:
+        x, y = box.x(one.x), box.y(one.y)
+        parts.append(
+            f'<circle class="{_class(one.ours, one.loses, "hollow")}" cx="{x:.1f}" cy="{y:.1f}"'
+            ' r="6"/>'
+        )
+    labels = _apart([box.y(one.y) for one in found])
+    for one, label in zip(found, labels, strict=True):
+        left = box.x(one.x) > _WIDE * 0.55
+        x = round(box.x(one.x) + (-14 if left else 14), 1)
+        parts.append(f'<path class="axis" d="M{box.x(one.x):.1f} {box.y(one.y):.1f}L{x} {label}"/>')
+        parts.append(_text(x, label + 4, one.name, anchor="end" if left else "start"))
+    says = "; ".join(f"{one.name}: {one.x:,.0f} {axes[0]}, {one.y:.1f} {axes[1]}" for one in found)
+    return _picture(title, better, says, _TALL, parts)
 
 
-def _compared(lines: Sequence[CountLine]) -> dict[str, dict[str, int]]:
-    """Question -> subject -> count, where several subjects were counted."""
-    counts: dict[str, dict[str, int]] = {}
-    for line in lines:
-        counts.setdefault(f"{line.question}, {line.rows:,}", {})[line.subject] = line.count
-    return {question: each for question, each in counts.items() if len(each) > 1}
+class _Box:
+    """The area of a picture with two axes, both from zero."""
+
+    left, right, top, bottom = 60, 480, _TOP + 10, _TALL - 50
+
+    def __init__(self, most_x: float, most_y: float) -> None:
+        self._most_x, self._most_y = most_x or 1.0, most_y or 1.0
+
+    def x(self, value: float) -> float:
+        return self.left + (self.right - self.left) * value / self._most_x
+
+    def y(self, value: float) -> float:
+        return self.bottom - (self.bottom - self.top) * value / self._most_y
+
+    def axes(self, marks: Iterable[float], unit: str, other: str = "") -> list[str]:
+        parts = [f'<path class="axis" d="M{self.left} {self.top}V{self.bottom}H{self.right}"/>']
+        for mark in marks:
+            parts.append(_text(self.x(mark), self.bottom + 18, f"{mark:,.0f}", "small", "middle"))
+        highest = self._most_y if self._most_y < 10 else round(self._most_y)
+        for value in (0, highest):
+            label = f"{value:.2f}" if 0 < value < 10 else f"{value:,.0f}"
+            parts.append(_text(self.left - 6, self.y(value) + 4, label, "small", "end"))
+        middle = (self.left + self.right) / 2
+        parts.append(_text(middle, self.bottom + 38, unit, "small", "middle"))
+        parts.append(_text(self.left, self.top - 8, other, "small"))
+        return parts
 
 
-def _counts(
-    name: str, database: str, counts: Mapping[str, Mapping[str, int]], folder: Path
-) -> Path:
-    import matplotlib.pyplot as plt
-
-    subjects = list(dict.fromkeys(subject for each in counts.values() for subject in each))
-    height = 0.8 / len(subjects)
-    figure, axes = plt.subplots(figsize=(1.6 * _WIDE, _AROUND + 3 * _ROW * len(counts)))
-    for number, subject in enumerate(subjects):
-        places = [place + number * height for place in range(len(counts))]
-        axes.barh(places, [each.get(subject, 0) for each in counts.values()], height, label=subject)
-    middle = (len(subjects) - 1) * height / 2
-    axes.set_yticks([place + middle for place in range(len(counts))], list(counts), fontsize=8)
-    axes.invert_yaxis()
-    axes.legend()
-    axes.set_title(f"{name}, {database}")
-    return _saved(figure, folder, name, database, "counts")
+def _apart(places: Sequence[float]) -> list[float]:
+    """Return where labels at these heights are put, so that no two overlap."""
+    found = list(places)
+    last = -math.inf
+    for number in sorted(range(len(found)), key=found.__getitem__):
+        last = found[number] = max(found[number], last + 16)
+    return found
 
 
-def _saved(figure: Any, folder: Path, *names: str) -> Path:
-    import matplotlib.pyplot as plt
+def _class(ours: bool, loses: bool = False, how: str = "") -> str:
+    return ("ours" if ours else "other") + (f" {how}" if loses else "")
 
-    slug = "-".join(re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") for name in names)
-    path = folder / f"{slug}.png"
-    figure.savefig(path, dpi=90, bbox_inches="tight")
-    plt.close(figure)
-    return path
+
+def _text(x: float, y: float, text: str, name: str = "", anchor: str = "start") -> str:
+    kind = f' class="{name}"' if name else ""
+    return f'<text{kind} x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>'
+
+
+def _picture(title: str, better: str, says: str, tall: float, parts: Iterable[str]) -> str:
+    head = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDE} {tall:.0f}" role="img"'
+        ' aria-labelledby="title desc">\n'
+        f'<title id="title">{escape(title)}</title>\n<desc id="desc">{escape(says)}</desc>'
+    )
+    captions = [_text(0, 18, title, "title"), _text(0, 36, better, "small")]
+    return "\n".join([head, _STYLE, *captions, *parts, "</svg>"]) + "\n"

@@ -244,10 +244,12 @@ class Whole:
 
 
 def whole_units(engine: Engine) -> dict[str, Whole]:
-    """One row loaded, changed and committed: natively, watched, in a unit, in a decorated one."""
+    """One row loaded, changed and committed, by each way from opening a session to closing it."""
     native, ours = MODELS["native"][False], MODELS["optilock"][False]
-    for model in (native, ours):
+    unversioned = MODELS["unversioned"][False]
+    for model in (native, ours, unversioned):
         create(engine, model, 1)
+    by_hand = _subject("hand-written", engine, 1, Shape.SAME)
     plain, watched, sessions = (
         sessionmaker(engine),
         watch(sessionmaker(engine)),
@@ -269,6 +271,8 @@ def whole_units(engine: Engine) -> dict[str, Whole]:
 
     return {
         "native": Whole(functools.partial(by_session, plain, native)),
+        "unversioned": Whole(functools.partial(by_session, plain, unversioned)),
+        "hand-written": Whole(by_hand),
         "optilock": Whole(functools.partial(by_session, watched, ours)),
         "UnitOfWork": Whole(unit),
         "@unit_of_work": Whole(decorated),

@@ -17,6 +17,7 @@ __all__ = [
     "LoadLine",
     "RatioLine",
     "compare",
+    "from_json",
     "markdown",
     "to_json",
 ]
@@ -46,6 +47,7 @@ LOAD_COLUMNS = (
     "p99, ms",
     "slowest : fastest writer",
     "attempts",
+    "deadlocks",
     "lost",
     "broken",
     "reached",
@@ -145,6 +147,8 @@ class LoadLine:
     p99: float
     fairness: float
     attempts: float
+    #: In all turns, where the program sees them through SQLAlchemy.
+    deadlocks: int = 0
     #: Changes that were reported as stored and are not there; other promises that are not true.
     lost: int = 0
     broken: int = 0
@@ -171,6 +175,7 @@ class LoadLine:
             f"{self.p99 * 1000:.2f}",
             f"{self.fairness:.2f}",
             f"{self.attempts:.2f}",
+            f"{self.deadlocks:,}",
             f"{self.lost:,}",
             f"{self.broken:,}",
             _word(self.reached),
@@ -224,6 +229,23 @@ def _table(columns: Sequence[str], lines: Iterable[Line]) -> str:
 def to_json(lines: Iterable[Line], facts: Mapping[str, str]) -> str:
     """The same, with the seconds behind the ratios."""
     return json.dumps({"facts": dict(facts), "lines": [_plain(line) for line in lines]}, indent=2)
+
+
+def from_json(text: str) -> tuple[list[Line], dict[str, str]]:
+    """Return the lines and the facts of :func:`to_json`."""
+    given = json.loads(text)
+    return [_line(values) for values in given["lines"]], given["facts"]
+
+
+def _line(values: dict[str, Any]) -> Line:
+    values.pop("reached")
+    if "goodput" in values:
+        spread = values["ratio"]
+        return LoadLine(**values | {"ratio": spread and Ratio(**spread)})
+    if "ratios" in values:
+        ratios = {name: Ratio(**each) for name, each in values["ratios"].items()}
+        return RatioLine(**values | {"ratios": ratios})
+    return CountLine(**values)
 
 
 def _plain(line: Line) -> dict[str, Any]:

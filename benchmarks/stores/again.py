@@ -8,16 +8,21 @@ from __future__ import annotations
 
 import random
 import time
+from collections import Counter
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
-__all__ = ["Conflict", "again", "is_passing"]
+__all__ = ["DEADLOCKS", "Conflict", "again", "is_passing", "note_deadlock"]
 
 T = TypeVar("T")
 
 #: Serialization failure, deadlock; lock timeout, deadlock, and "record has changed" of MariaDB.
 _CODES = {"40001", "40P01", 1205, 1213, 1020}
+_DEADLOCK = {"40P01", 1213}
 _FIRST, _MOST = 0.02, 1.0
+
+#: Deadlocks that this process has seen, for each driver.
+DEADLOCKS: Counter[str] = Counter()
 
 
 class Conflict(Exception):
@@ -43,15 +48,25 @@ def again(
         number += 1
 
 
+def note_deadlock(error: BaseException) -> None:
+    """Count an error of a driver, if it is a deadlock."""
+    if _codes(error) & _DEADLOCK:
+        DEADLOCKS[type(error).__module__] += 1
+
+
 def is_passing(error: BaseException | None) -> bool:
     """Whether the database has ended the work for the sake of another one."""
     while error is not None:
-        if {getattr(error, "sqlstate", None), *_number(error)} & _CODES:
+        if _codes(error) & _CODES:
             return True
         if getattr(error, "sqlite_errorname", "").startswith("SQLITE_BUSY"):
             return True
         error = getattr(error, "orig", None) or error.__cause__
     return False
+
+
+def _codes(error: BaseException) -> set[Any]:
+    return {getattr(error, "sqlstate", None), *_number(error)}
 
 
 def _number(error: BaseException) -> tuple[int, ...]:

@@ -14,7 +14,7 @@ from sqlalchemy.orm import DeclarativeBase, Session, mapped_column, sessionmaker
 from sqlalchemy.orm.exc import StaleDataError
 
 from benchmarks.servers import do_not_sync
-from benchmarks.stores.again import again
+from benchmarks.stores.again import again, note_deadlock
 from benchmarks.stores.kinds import Kind
 from benchmarks.stores.rows import Raise, Work
 from optilock import Versioned, unit_of_work, verify
@@ -75,7 +75,13 @@ def engine_for(url: str, isolation: str | None = None) -> Engine:
         event.listen(engine, "connect", do_not_sync)
         return engine
     level: Any = isolation or "READ COMMITTED"
-    return create_engine(url, pool_size=1, max_overflow=0, isolation_level=level)
+    engine = create_engine(url, pool_size=1, max_overflow=0, isolation_level=level)
+    event.listen(engine, "handle_error", _note_deadlock)
+    return engine
+
+
+def _note_deadlock(context: Any) -> None:
+    note_deadlock(context.original_exception)
 
 
 class OrmRows:

@@ -8,28 +8,41 @@ from __future__ import annotations
 
 import gc
 import json
+import shutil
 import socket
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
+from xml.etree import ElementTree
 
 import pytest
 from optilock_apps.servers import ServerMissing
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from benchmarks import entities, overlap
-from benchmarks.__main__ import BENCHMARKS, _wanted, main
+from benchmarks import entities, overlap, report
+from benchmarks.__main__ import BENCHMARKS, _databases, _questions, _wanted, main
 from benchmarks.delay import delayed
 from benchmarks.measure import SPANS, Ratio, Timing, interleave, median, order, ratio
 from benchmarks.models import NativeItem, OptilockItem, heard
 from benchmarks.plan import LONG, MANY, MEDIUM, SHORT, Plan
 from benchmarks.servers import USUAL, Place, places
 from benchmarks.statements import counted
+from benchmarks.stores.peers import PEERS
 from benchmarks.subjects import Shape, build
-from benchmarks.table import COLUMNS, CountLine, RatioLine, compare, markdown, to_json
+from benchmarks.table import (
+    COLUMNS,
+    CountLine,
+    LoadLine,
+    RatioLine,
+    compare,
+    from_json,
+    markdown,
+    to_json,
+)
 
 SOCKET = Place("socket", "unused", "unused")
 DELAYED = Place("delayed", "unused", "unused")
@@ -142,6 +155,56 @@ def test_json_carries_ratios_goal_and_verdict() -> None:
     (found,) = json.loads(to_json([line(0.2)], {}))["lines"]
     assert found["ratios"]["optilock"] == {"median": 0.2, "low": 0.1, "high": 0.3}
     assert (found["goal"], found["reached"]) == (0.2, True)
+
+
+def test_json_gives_its_lines_again() -> None:
+    load = LoadLine("hot row", "SQLite", 2, "optilock", 9.0, "x", Ratio(1, 1, 2), 0.1, 0.2, 0.5, 1)
+    lines = [line(0.2), CountLine("deadlocks", "SQLite", 1, 3), load, replace(load, ratio=None)]
+    assert from_json(to_json(lines, {"Python": "3.11"})) == (lines, {"Python": "3.11"})
+
+
+def test_each_benchmark_has_its_place_in_a_report() -> None:
+    assert set(report.RUNS) == set(BENCHMARKS)
+    for name, run in report.RUNS.items():
+        assert set(run.databases) <= set(_databases(name))
+        assert not set(run.plan.subjects) - set(PEERS)
+
+
+@pytest.mark.skipif(not report.load(report.FIGURES)[0], reason="no report was made")
+def test_the_figures_in_the_documentation_are_those_of_the_results(tmp_path: Path) -> None:
+    for path in report.FIGURES.glob("*.json"):
+        shutil.copy(path, tmp_path)
+    for path in report.write(tmp_path, _questions()):
+        kept = report.FIGURES / path.name
+        assert kept.read_text(encoding="utf-8") == path.read_text(encoding="utf-8"), path.name
+
+
+def test_a_picture_says_what_it_shows_and_what_loses() -> None:
+    units = {"optilock": 900.0, "unversioned": 1_000.0}
+    crowd = [
+        LoadLine("q", "PostgreSQL, socket", 8, name, each, "x", None, 0.1, 0.2, 0.5, 1, lost=lost)
+        for (name, each), lost in zip(units.items(), (0, 7), strict=True)
+    ]
+    trips = [
+        RatioLine("open to close, pipelined: load to COMMIT", f"PostgreSQL, {far}", 1, "native",
+                  {"pipelined": Ratio(0.5, 0.4, 0.6)}, subject="pipelined")
+        for far in ("socket", "1 ms", "5 ms")
+    ]  # fmt: skip
+    batch = replace(line(None), question="same columns: change to COMMIT")
+    batch = replace(batch, database="PostgreSQL, socket")
+    one = replace(batch, question="open to close, optilock: load to COMMIT", rows=1)
+    found = report.pictures(
+        {"smallbank": crowd, "trips": trips, "batch": [batch], "overhead": [one]}
+    )
+    assert len(found) == 4
+    for text in found.values():
+        root = ElementTree.fromstring(text)
+        assert all(
+            root.find(f"{{http://www.w3.org/2000/svg}}{name}").text for name in ("title", "desc")
+        )
+        assert "prefers-color-scheme: dark" in text
+    assert found["contention.svg"].count('class="other hollow"') == 1
+    assert report.pictures({}) == {}
 
 
 def test_rounds_that_are_asked_for_are_run() -> None:

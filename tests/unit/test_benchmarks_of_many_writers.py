@@ -14,14 +14,12 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine, update
 
-from benchmarks import contention
 from benchmarks.__main__ import _databases, main
 from benchmarks.conflicts import Met
 from benchmarks.contention import Increments, Raised, Spread
 from benchmarks.crowd import PAUSED, Load, Share, Turn, crowd
-from benchmarks.loads import Bench, _held, beside, fairness, interleaved, load_lines, reset
+from benchmarks.loads import Bench, _held, against_locks, beside, interleaved, load_lines, reset
 from benchmarks.measure import Ratio
-from benchmarks.plots import can_draw, draw
 from benchmarks.servers import Place, places
 from benchmarks.smallbank import SAVINGS, SmallBank
 from benchmarks.statements import called
@@ -32,7 +30,6 @@ from benchmarks.table import LOAD_COLUMNS, CountLine, Line, RatioLine, markdown
 from benchmarks.tpcb import HISTORY, TpcB
 from benchmarks.ycsb import YcsbA
 from benchmarks.zipf import Zipf
-from tests.support.needed import needed
 
 #: Sizes that tell as much as larger ones do.
 _TINY = [
@@ -185,7 +182,7 @@ def keys(bench: Increments, writer: int, seconds: float) -> list[int]:
 
 
 def load(*done: int, seconds: float = 2.0, lost: int = 0) -> Load:
-    shares = [Share(each, [0.001 * each] * each, 2 * each, Counter()) for each in done]
+    shares = [Share(each, [0.001 * each] * each, 2 * each, 0, Counter()) for each in done]
     return Load(seconds, shares, broken=Counter(lost=lost))
 
 
@@ -213,18 +210,19 @@ def test_more_is_better_where_the_goal_says_so() -> None:
     (line,) = beside("q", place, 1, loads, "optilock", goal=0.96)
     assert line.reached is False
     assert not [*beside("q", place, 1, loads, "optilock, optimistic", goal=1.0)]
-    (line,) = fairness("q", place, 2, {"optilock": [load(10, 30)]}, "optilock", 0.5)
-    assert line.reached is False
+    lines = [*against_locks("q", place, 2, {"optilock": [load(10, 30)]})]
+    assert [line.reached for line in lines] == [False]
 
 
 def test_the_default_is_held_against_who_locks() -> None:
     place = Place("socket", "", "")
     loads = {"optilock": [load(19, 20)], LOCKING: [load(20, 20)]}
-    lines = [*contention._against_locks("hot row", place, 2, loads)]
+    lines = [*against_locks("hot row", place, 2, loads)]
     assert [(line.goal, line.reached) for line in lines] == [
         (0.95, True),
         (1.3, True),
         (0.5, True),
+        (0, True),
     ]
 
 
@@ -233,6 +231,7 @@ def test_each_mapper_that_kept_its_promises_is_what_we_are_held_against() -> Non
     loads = {
         "optilock": [load(20)],
         LOCKING: [load(20)],
+        "Django, select_for_update": [load(20)],
         "native, retried": [load(30, lost=1)],
         "unversioned": [load(30)],
         "Core, checked": [load(30)],
@@ -240,7 +239,7 @@ def test_each_mapper_that_kept_its_promises_is_what_we_are_held_against() -> Non
     }
     lines = [line for line in loads_of(place, loads) if isinstance(line, RatioLine)]
     assert [(line.against, line.goal, line.reached) for line in lines] == [
-        (LOCKING, 1.0, True),
+        ("Django, select_for_update", 1.0, True),
         ("hand-written", 0.5, False),
     ]
 
@@ -277,24 +276,6 @@ def test_calls_of_python_functions_are_counted() -> None:
         inner()
 
     assert called(outer) == 3
-
-
-@pytest.mark.full
-def test_lines_are_drawn(tmp_path: Path) -> None:
-    if not can_draw():
-        needed('matplotlib is not installed: pip install "optilock[bench-peers]"')
-    place = Place("socket", "", "")
-    loads = {"optilock": [load(10)], LOCKING: [load(20)]}
-    lines = [line for many in (1, 2) for line in load_lines("hot row", place, many, loads, LOCKING)]
-    goal = [*beside("hot row", place, 2, loads, "optilock", goal=0.95)]
-    one = [*load_lines("zipf", place, 8, loads, LOCKING)]
-    names = [path.name for path in draw("contention", [*lines, *goal, *one], tmp_path)]
-    assert names == [
-        "contention-postgresql-socket-hot-row.png",
-        "contention-postgresql-socket-zipf.png",
-        "contention-postgresql-socket-ratios.png",
-    ]
-    assert all((tmp_path / name).read_bytes().startswith(b"\x89PNG") for name in names)
 
 
 @pytest.mark.full
