@@ -37,7 +37,7 @@ from benchmarks.stores.rows import Look, Rows, Store, Work
 __all__ = ["PAUSED", "Crowd", "Load", "Turn", "Workload", "crowd"]
 
 #: Of the time of a turn, before what counts.
-_WARM = 0.25
+_WARM = 0.5
 #: Units before the first turn, for what is made once: statements, plans, mappings.
 _UNITS = 8
 #: Seconds in which the writers hear when they begin.
