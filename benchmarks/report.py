@@ -11,15 +11,16 @@ these files alone, so a test can tell whether they belong together.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from benchmarks.plan import Plan
 from benchmarks.plots import Bar, Curve, Point, bars, curves, points
 from benchmarks.table import Line, LoadLine, RatioLine, from_json, markdown
 
-__all__ = ["FIGURES", "RUNS", "Results", "Run", "load", "pictures", "write"]
+__all__ = ["FIGURES", "RUNS", "Results", "Run", "Shown", "load", "pictures", "write"]
 
 FIGURES = Path("docs/benchmarks")
 Results = Mapping[str, Sequence[Line]]
@@ -74,6 +75,57 @@ RUNS: Mapping[str, Run] = {
 }
 
 
+_BEGINS, _ENDS = "<!-- figures -->", "<!-- end of the figures -->"
+_WHOLE, _COMMIT, _LOCKS = "load to COMMIT", "change to COMMIT", "SELECT FOR UPDATE"
+
+
+class Shown(NamedTuple):
+    """A row of the page's summary: a ratio of one benchmark."""
+
+    work: str
+    benchmark: str
+    question: str
+    #: Rows, or writers.
+    size: int
+    against: str = "native"
+    subject: str = "optilock"
+
+    def cell(self, results: Results, database: str) -> str:
+        """Return the ratio on this database, or nothing."""
+        for line in _ratios(results, self.benchmark, database):
+            about = line.question, line.rows, line.against
+            if about == (self.question, self.size, self.against):
+                return f"{line.ratios[self.subject].median:.2f}"
+        return ""
+
+
+def _crowded(name: str, work: str) -> Iterator[Shown]:
+    for figure in ("units/s", "p99"):
+        question = f"{work}: {figure}, 8 writers, optilock"
+        yield Shown(f"{work}, 8 writers, {figure}", name, question, 8, _LOCKS)
+
+
+_WATCHED, _UNIT, _DECORATED = "watched session", "UnitOfWork", "@unit_of_work"
+_SAME, _MIXED = "same columns", "alternating columns"
+_SHOWN = (
+    Shown(f"one row, {_WATCHED}", "overhead", f"open to close, {_WATCHED}: {_WHOLE}", 1),
+    *(
+        Shown(f"one row, `{name}`", "overhead", f"open to close, {name}: {_WHOLE}", 1, subject=name)
+        for name in (_UNIT, _DECORATED)
+    ),
+    *(
+        Shown(f"1,000 rows, {shape}", "batch", f"{shape}: {_COMMIT}", 1_000, against)
+        for shape in (_SAME, _MIXED)
+        for against in ("native", "unversioned")
+    ),
+    *_crowded("smallbank", "SmallBank"),
+    *_crowded("ycsb", "YCSB-A"),
+    *_crowded("tpcb", "TPC-B like"),
+    *_crowded("contention", "hot row"),
+    *_crowded("contention", "zipf 0.99"),
+)
+_AGAINST = {"native": "`version_id_col`", "unversioned": "no version", _LOCKS: f"`{_LOCKS}`"}
+_DATABASES = ("PostgreSQL, socket", "SQLite", "MariaDB, socket")
 _HEAD = """# Figures
 
 All figures of one report. [Benchmarks](../benchmarks.md) says how to read them.
@@ -97,11 +149,28 @@ def write(folder: Path, questions: Mapping[str, str]) -> list[Path]:
     for name, found in lines.items():
         parts.append(f"## {name}\n\n{questions[name]}\n\n{markdown(found, facts[name])}")
     texts = {"figures.md": "\n".join(parts), **pictures(lines)}
-    files = []
+    page = folder.with_suffix(".md")
+    if page.exists():
+        texts[f"../{page.name}"] = with_summary(page.read_text(encoding="utf-8"), lines)
     for name, text in texts.items():
-        files.append(folder / name)
-        files[-1].write_text(text, encoding="utf-8")
-    return files
+        (folder / name).write_text(text, encoding="utf-8")
+    return [folder / name for name in texts]
+
+
+def with_summary(page: str, results: Results) -> str:
+    """Return a page whose summary is that of these results."""
+    before, _, rest = page.partition(_BEGINS)
+    _, _, after = rest.partition(_ENDS)
+    return f"{before}{_BEGINS}\n\n{_summary(results)}\n\n{_ENDS}{after}"
+
+
+def _summary(results: Results) -> str:
+    rows = ["| work | against | PostgreSQL | SQLite | MariaDB |", "|---|---|---|---|---|"]
+    for shown in _SHOWN:
+        cells = [shown.cell(results, database) for database in _DATABASES]
+        if any(cells):
+            rows.append("| " + " | ".join((shown.work, _AGAINST[shown.against], *cells)) + " |")
+    return "\n".join(rows)
 
 
 def pictures(results: Results) -> dict[str, str]:
