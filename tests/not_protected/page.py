@@ -39,7 +39,7 @@ UPDATE or DELETE by the program the WHERE names the key alone.
 |---|---|
 | plain session | classes with a version (`Versioned`), in sessions of SQLAlchemy |
 | watched | the same, with `watch(sessions)` or in a [unit of work](units.md) |
-| strict | `watch(sessions, strict=True)`: see [sessions](sessions.md#is-a-version-forgotten) |
+| strict | `watch(sessions, strict=True)`: see [sessions](sessions.md#strict-sessions) |
 | strict, guard trigger | and `__version_guard__ = "reject"`: see [migrations](migrations.md) |
 
 With `guard_statements(engine, "forbid")` the statements and the SQL text of all sessions of an
