@@ -43,7 +43,7 @@ UPDATE or DELETE by the program the WHERE names the key alone.
 | strict, guard trigger | and `__version_guard__ = "reject"`: see [migrations](migrations.md) |
 
 With `guard_statements(engine, "forbid")` the statements and the SQL text of all sessions of an
-engine are [refused](statements.md#i-want-to-find-the-code-that-goes-around-the-version), those
+engine are [refused](statements.md#find-code-that-goes-around-the-version), those
 of plain ones too.
 """
 
