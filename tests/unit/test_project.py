@@ -170,17 +170,17 @@ def test_every_page_opens_with_a_sentence_about_what_the_reader_gets(page: str) 
 
 
 @pytest.mark.parametrize(
-    ("page", "ends"), [("README.md", "\nSee it:"), ("docs/sessions.md", "\n## Options")]
+    ("page", "begins", "ends"),
+    [
+        ("README.md", "\n## What is protected\n", "\n* "),
+        ("docs/sessions.md", "# Guard the sessions that you have\n", "\n## Options"),
+    ],
 )
-def test_the_first_screen_says_what_a_session_covers_and_what_a_tag_covers(
-    page: str, ends: str
+def test_a_page_distinguishes_what_a_session_covers_and_what_an_etag_covers(
+    page: str, begins: str, ends: str
 ) -> None:
-    first, _, _ = text_of(page).partition(ends)
-    for word in (
-        "transaction",
-        "COMMIT",
-        "two requests",
-        "`expect` and `apply`](",
-        "expectations.md",
-    ):
-        assert word in " ".join(first.split())
+    section = " ".join(text_of(page).partition(begins)[2].partition(ends)[0].split())
+    assert re.search(r"protects one transaction, from its read to its COMMIT", section)
+    assert re.search(
+        r"two requests .*`etag_of`.*\[`expect` and `apply`\]\(\S*expectations", section
+    )

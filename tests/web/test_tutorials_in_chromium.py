@@ -6,10 +6,6 @@ that its author has not seen.
 
 from __future__ import annotations
 
-import socket
-import subprocess
-import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.wiki.programs import ROOT
+from tests.wiki.programs import ROOT, served_by
 from tests.wiki.windows import Page, chromium, press, window
 
 pytestmark = pytest.mark.full
@@ -43,30 +39,8 @@ def served(title: str, folder: Path) -> Iterator[str]:
     page = (ROOT / "docs" / "web.md").read_text(encoding="utf-8")
     code = page.split(f"\n## {title}\n")[1].split("```python\n")[1].split("```")[0]
     (folder / name).write_text(code)
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    command = [sys.executable, *words, "--port", str(port)]
-    environment = {"PYTHONPATH": f"{ROOT}:{folder}", "PATH": ""}
-    with (folder / "log").open("w") as log:
-        process = subprocess.Popen(command, cwd=folder, env=environment, stdout=log, stderr=log)
-        try:
-            _wait(port, process, folder / "log")
-            yield f"http://127.0.0.1:{port}{path}"
-        finally:
-            process.terminate()
-            process.wait(timeout=30)
-
-
-def _wait(port: int, process: subprocess.Popen[bytes], log: Path) -> None:
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline and process.poll() is None:
-        try:
-            socket.create_connection(("127.0.0.1", port), timeout=5).close()
-        except OSError:
-            time.sleep(0.05)
-        else:
-            return
-    pytest.fail(f"It does not listen: {log.read_text()}")
+    with served_by(*words, folder=folder) as port:
+        yield f"http://127.0.0.1:{port}{path}"
 
 
 @pytest.fixture(scope="module")

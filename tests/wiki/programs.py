@@ -8,19 +8,22 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import httpx2
+import pytest
 
 from tests.support.needed import needed
 from tests.wiki.browsing import Visitor
 
-__all__ = ["ROOT", "program", "visitor", "wiki_at"]
+__all__ = ["ROOT", "program", "served_by", "visitor", "wiki_at"]
 
 ROOT = Path(__file__).parents[2]
 
@@ -60,6 +63,35 @@ def wiki_at(*options: str, folder: Path) -> Iterator[str]:
                 process.kill()
                 raise
     assert code == 0
+
+
+@contextmanager
+def served_by(*words: str, folder: Path) -> Iterator[int]:
+    """A program of the documentation that takes ``--port``, once it listens: its port."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    command = [sys.executable, *words, "--port", str(port)]
+    environment = {"PYTHONPATH": f"{ROOT}:{folder}", "PATH": ""}
+    with (folder / "log").open("w") as log:
+        process = subprocess.Popen(command, cwd=folder, env=environment, stdout=log, stderr=log)
+        try:
+            _wait(port, process, folder / "log")
+            yield port
+        finally:
+            process.terminate()
+            process.wait(timeout=30)
+
+
+def _wait(port: int, process: subprocess.Popen[bytes], log: Path) -> None:
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and process.poll() is None:
+        try:
+            socket.create_connection(("127.0.0.1", port), timeout=5).close()
+        except OSError:
+            time.sleep(0.05)
+        else:
+            return
+    pytest.fail(f"It does not listen: {log.read_text()}")
 
 
 @contextmanager
