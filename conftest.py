@@ -52,7 +52,7 @@ def _leave(namespace: dict[str, Any]) -> None:
 
 pytest_collect_file = Sybil(
     parsers=[PythonCodeBlockParser(), SkipParser()],
-    patterns=["README.md", "docs/*.md"],
+    patterns=["README.md", "docs/*.md", "docs/cookbook/*.md", "docs/coming-from/*.md"],
     setup=_enter,
     teardown=_leave,
 ).pytest()

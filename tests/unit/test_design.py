@@ -26,7 +26,8 @@ PACKAGE = ROOT / "optilock"
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 PAGE = (ROOT / "docs" / "design.md").read_text(encoding="utf-8")
 #: Of projects that use optilock, or of SQLAlchemy.
-FOREIGN = {"env.py", "app.py", "hello.py", "heroes.py"}
+FOREIGN = {"env.py", "app.py", "hello.py", "heroes.py", "conflict.py", "shop.py"}
+FOREIGN |= {"edit.py", "buy.py", "web.py", "test_shop.py"}
 
 #: A file, and a function of it.
 Step = tuple[str, str]
