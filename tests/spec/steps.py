@@ -1,7 +1,7 @@
 """What a story's hero does after the conflict, and how a row is written without being read.
 
 EF Core says ``entry.Reload()``, ``entry.OriginalValues.SetValues(...)``; here it is said with
-SQLAlchemy's own words. ``docs/scenarios.md`` has the table.
+SQLAlchemy's own words. ``docs/coming-from/ef-core.md`` has the table.
 """
 
 from __future__ import annotations
