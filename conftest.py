@@ -1,4 +1,4 @@
-"""The examples in README.md and docs/ are tests.
+"""The examples in README.md and docs/ are tests. Those of docs/tutorial are run by tests/tutorial.
 
 The Python blocks of a file run in order, in one namespace and in a temporary working directory,
 both new for each file. A block that is not to be run stands under ``<!-- skip: next -->``, or is

@@ -14,11 +14,22 @@ import subprocess
 import sys
 from pathlib import Path
 
-__all__ = ["ENVIRONMENT", "FOLDER", "ROOT", "Terminal", "blocks", "edit", "files"]
+import pytest
+import sqlalchemy
+
+__all__ = ["ENVIRONMENT", "FOLDER", "ROOT", "Terminal", "blocks", "edit", "files", "with_get_one"]
+
+with_get_one = pytest.mark.skipif(
+    tuple(int(part) for part in sqlalchemy.__version__.split(".")[:3]) < (2, 0, 22),
+    reason="the programs of the tutorial use get_one, which came with SQLAlchemy 2.0.22",
+)
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "docs" / "tutorial"
-ENVIRONMENT = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'apps'}"}
+ENVIRONMENT = {
+    **os.environ,
+    "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "apps"), *sys.path]),
+}
 
 
 def blocks(page: str, language: str) -> list[str]:

@@ -11,7 +11,18 @@ from pathlib import Path
 
 import pytest
 
-from tests.tutorial.pages import ENVIRONMENT, FOLDER, ROOT, Terminal, blocks, edit, files
+from tests.tutorial.pages import (
+    ENVIRONMENT,
+    FOLDER,
+    ROOT,
+    Terminal,
+    blocks,
+    edit,
+    files,
+    with_get_one,
+)
+
+pytestmark = with_get_one
 
 PAGES = ["1-first-conflict.md", "2-settle-and-retry.md", "3-forms.md", "4-test-it.md"]
 

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.tutorial.pages import blocks, files
+from tests.tutorial.pages import blocks, files, with_get_one
 from tests.wiki.programs import served_by
 from tests.wiki.windows import Page, chromium, press, window
 
-pytestmark = pytest.mark.full
+pytestmark = [pytest.mark.full, with_get_one]
 
 PAGES = ["1-first-conflict.md", "2-settle-and-retry.md", "3-forms.md"]
 

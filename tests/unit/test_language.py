@@ -132,6 +132,14 @@ IN_PLAIN_ENGLISH = [
     *("README.md", "docs/install.md", "docs/tasks.md", "docs/faq.md"),
     *("docs/tutorial/*.md", "docs/cookbook/*.md", "docs/coming-from/*.md"),
 ]
+#: The most words of a page, code and tables included.
+MOST_WORDS = {
+    "README.md": 720,
+    "docs/faq.md": 1_000,
+    "docs/tutorial/*.md": 1_300,
+    "docs/cookbook/*.md": 330,
+    "docs/coming-from/*.md": 660,
+}
 #: Words that these pages do not have at all.
 NOT_PLAIN = r"\b(nobody|somebody|whoever|anew|told|as ever|its like|of which|simply|just|easily)\b"
 
@@ -260,6 +268,13 @@ def test_a_page_in_plain_english_keeps_the_rules_for_sentences(page: Path) -> No
     rows = re.findall(r"^\|.*\|$", prose, re.M)
     cells = [cell for row in rows for cell in row.strip("|").split("|")]
     assert [cell for cell in cells if len(cell.split()) > 15] == []
+
+
+@pytest.mark.parametrize("pattern", MOST_WORDS)
+def test_a_page_is_no_longer_than_it_may_be(pattern: str) -> None:
+    counts = {path.name: len(path.read_text("utf-8").split()) for path in ROOT.glob(pattern)}
+    assert counts
+    assert {name: n for name, n in counts.items() if n > MOST_WORDS[pattern]} == {}
 
 
 def test_the_headings_of_the_faq_are_messages_that_the_library_raises() -> None:
