@@ -66,7 +66,7 @@ class SeparateUnitWarning(UserWarning):
 class UnversionedMergeWarning(UserWarning):
     """``session.merge()`` writes values without a version over a stored row.
 
-    It is given once for each class; a strict session refuses it. See ``docs/expectations.md``.
+    It is given once for each class; a strict session refuses it. See ``docs/detached-objects.md``.
     """
 
 
