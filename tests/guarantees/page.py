@@ -89,7 +89,7 @@ _TWICE = """\
 A client sends a request again, because the answer was lost after COMMIT; or the connection was
 lost inside COMMIT, and the server runs its work again. Isolation levels and versions do not help:
 the second run reads what the first one has stored. A version that the *client* has seen helps, and
-so does [an `Idempotency-Key`](entities.md#i-want-a-request-that-was-sent-twice-to-count-once), or
+so does [an `Idempotency-Key`](idempotent-requests.md), or
 [`exactly_once=`](exactly-once.md).
 
 """
