@@ -150,8 +150,8 @@ def test_f_the_readme_names_the_release_that_its_examples_need() -> None:
 def test_f_the_page_says_what_require_none_does_behind_a_cache() -> None:
     """FAULTS F: a POST from a page that a cache has kept overwrites what came since."""
     text = " ".join(text_of("docs/frameworks.md").split())
-    section = text.partition("## I want to take writes without a condition")[2].partition("## ")[0]
-    for word in ("require=None", "behind a caching proxy", "Cache-Control: no-cache"):
+    section = text.partition("## Accept writes without a condition")[2].partition("## ")[0]
+    for word in ("require=None", "Behind a caching proxy", "Cache-Control: no-cache"):
         assert word in section
 
 
