@@ -358,3 +358,11 @@ def test_a_conflict_without_a_base_is_compared_with_what_is_stored() -> None:
     assert [(place.yours, place.theirs) for place in conflict.places] == [("a b", "a c")]
     assert [mark.kind for mark in conflict.their_marks] == ["equal"]
     assert [mark.text for mark in conflict.your_marks] == ["a ", "c", "b"]
+
+
+def test_each_side_is_compared_with_the_base() -> None:
+    conflict = Conflict(
+        base="Boil the water.", yours="Boil the water. Wait.", theirs="Heat the water."
+    )
+    assert conflict.merged == "Heat the water. Wait."
+    assert [mark.text for mark in conflict.their_marks if mark.kind != "equal"] == ["Boil", "Heat"]
