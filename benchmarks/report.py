@@ -158,7 +158,9 @@ def write(folder: Path, questions: Mapping[str, str]) -> list[Path]:
 
 
 def with_summary(page: str, results: Results) -> str:
-    """Return a page whose summary is that of these results."""
+    """Return a page whose summary, if it has one, is that of these results."""
+    if _BEGINS not in page:
+        return page
     before, _, rest = page.partition(_BEGINS)
     _, _, after = rest.partition(_ENDS)
     return f"{before}{_BEGINS}\n\n{_summary(results)}\n\n{_ENDS}{after}"
