@@ -23,6 +23,8 @@ several of them as one, also when they are sent again.
 from optilock.entities.batches import Operation, transaction
 from optilock.entities.idempotency import Idempotency
 from optilock.entities.operations import (
+    Arguments,
+    ArgumentsWithValues,
     Stored,
     delete,
     insert,
@@ -34,6 +36,8 @@ from optilock.entities.operations import (
 from optilock.entities.tags import Version
 
 __all__ = [
+    "Arguments",
+    "ArgumentsWithValues",
     "Idempotency",
     "Operation",
     "Stored",

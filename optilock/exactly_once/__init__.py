@@ -29,13 +29,14 @@ and :mod:`~optilock.exactly_once.command` the command of that. The SQL of each d
 from optilock.errors import NotCommitted
 from optilock.exactly_once.errors import AlreadyDone, KeyInUse, KeyReused
 from optilock.exactly_once.hooks import after_commit
-from optilock.exactly_once.keys import Once
+from optilock.exactly_once.keys import ExactlyOnce, Once
 from optilock.exactly_once.questions import committed
 from optilock.exactly_once.retention import purge
 from optilock.exactly_once.units import set_result
 
 __all__ = [
     "AlreadyDone",
+    "ExactlyOnce",
     "KeyInUse",
     "KeyReused",
     "NotCommitted",

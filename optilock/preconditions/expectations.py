@@ -107,7 +107,7 @@ def expect(
     """Demand that the row of ``obj`` is in this version, now and until our transaction ends.
 
     ``expect(session, scope, etag)`` demands it of a scope
-    (:func:`optilock.preconditions.scopes.expect_scope`).
+    (``optilock.preconditions.scopes``).
 
     Args:
         obj: an object of a watched session.
@@ -319,7 +319,7 @@ def verify(
     """Promise that the row of ``obj``, which is only read, has the same version at COMMIT.
 
     ``verify(session, scope)`` promises it of a scope, and ``verify(session, scope, select(...))``
-    returns the rows that were read after it (:func:`optilock.preconditions.scopes.verify_scope`).
+    returns the rows that were read after it (``optilock.preconditions.scopes``).
 
     Raises:
         ConcurrencyError: the row is missing; later, at the flush or COMMIT, it has moved since the

@@ -126,9 +126,8 @@ def conflict_form(entry: Entry[Any], on_conflict: Resolver = merge_fields) -> Fi
         entry: the entry of the error. If its ``original`` has the values that I had seen (as after
             :func:`optilock.preconditions.merge_changes`), a field as it was seen is no change.
         on_conflict: its policies make a value that both have changed
-        (:func:`optilock.resolvers.per_field`).
-            With ``merge_text`` the places of the text that both have changed are left open, with
-            both sides between marks.
+            (:func:`optilock.resolvers.per_field`). With ``merge_text`` the places of the text that
+            both have changed are left open, with both sides between marks.
     """
     stored = entry.database
     if stored is None:

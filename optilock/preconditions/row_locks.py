@@ -65,7 +65,7 @@ def lock(
 ) -> bool:
     """Lock the row of ``obj`` until the transaction ends, and compare it with the object.
 
-    ``lock(session, scope)`` locks a scope (:func:`optilock.preconditions.scopes.lock_scope`); it
+    ``lock(session, scope)`` locks a scope (``optilock.preconditions.scopes``); it
     takes no other option.
 
     Args:

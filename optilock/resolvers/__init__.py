@@ -16,12 +16,29 @@ that conflict as one.
 """
 
 from optilock.resolvers.merge import add_delta, merge_json, merge_set, merge_text
-from optilock.resolvers.resolution import OnDelete, Resolution
-from optilock.resolvers.rules import client_wins, merge_fields, per_field, reject, store_wins
+from optilock.resolvers.resolution import (
+    DeletePolicies,
+    OnConflict,
+    OnDelete,
+    Resolution,
+    Resolver,
+)
+from optilock.resolvers.rules import (
+    PerField,
+    client_wins,
+    merge_fields,
+    per_field,
+    reject,
+    store_wins,
+)
 
 __all__ = [
+    "DeletePolicies",
+    "OnConflict",
     "OnDelete",
+    "PerField",
     "Resolution",
+    "Resolver",
     "add_delta",
     "client_wins",
     "merge_fields",

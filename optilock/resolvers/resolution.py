@@ -104,6 +104,7 @@ class Resolution:
         return cls("reject", reason=reason)
 
 
+#: A function that settles the conflict of one row.
 Resolver = Callable[[Entry[Any]], Resolution | Awaitable[Resolution]]
 #: What ``on_conflict=`` takes: a resolver for every class, or one for each of some classes.
 OnConflict = Resolver | Mapping[type[Any], Resolver] | None

@@ -33,7 +33,7 @@ command       ``optilock migrate``
 """
 
 from optilock.rollout.dry import dry_run
-from optilock.rollout.report import Report
+from optilock.rollout.report import Progress, Report
 from optilock.rollout.run import abort, roll_out
 
-__all__ = ["Report", "abort", "dry_run", "roll_out"]
+__all__ = ["Progress", "Report", "abort", "dry_run", "roll_out"]

@@ -18,8 +18,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from optilock.unit.heat import Adaptive, forget_hot_rows
+from optilock.unit.heat import Adaptive, Strategy, forget_hot_rows
 from optilock.unit.isolation import Isolation
+from optilock.unit.options import (
+    RetriedUnitOptions,
+    RetryOptions,
+    UnitOptions,
+    UnitOptionsWithoutIsolation,
+)
 from optilock.unit.parts import Part
 from optilock.unit.retries import retry, retrying
 from optilock.unit.running_units import attempt_number
@@ -33,7 +39,12 @@ __all__ = [
     "AsyncUnitOfWork",
     "Isolation",
     "Part",
+    "RetriedUnitOptions",
+    "RetryOptions",
+    "Strategy",
     "UnitOfWork",
+    "UnitOptions",
+    "UnitOptionsWithoutIsolation",
     "attempt_number",
     "forget_hot_rows",
     "repeatable_read",

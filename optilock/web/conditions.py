@@ -207,7 +207,7 @@ class Conditions:
             AlreadyExists: ``If-None-Match: *``, and the row exists (412).
             PreconditionFailed: the row is in another version, or missing (412).
             BadPrecondition: ``If-None-Match`` has tags, and no ``If-Match`` stands with it (400).
-            Errors of the body: those of :func:`optilock.entities.replace`.
+            BadEntity: the body, as :func:`optilock.entities.replace` raises it.
         """
         asked = self.asked
         if self.absent:

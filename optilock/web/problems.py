@@ -18,35 +18,35 @@
 
 Programs read ``type``, which stays the same from release to release:
 
-===============================  ======  =========================================================
-type, after ``urn:optilock:``    status  error
-===============================  ======  =========================================================
-bad-precondition                 400     BadPrecondition
-bad-entity                       400     BadEntity; ``names`` has the members that it is about;
+=============================  ========  ===========================================================
+type, after ``urn:optilock:``  status    error
+=============================  ========  ===========================================================
+bad-precondition               400       BadPrecondition
+bad-entity                     400       BadEntity; ``names`` has the members that it is about;
                                          an UPDATE to NULL of a column that takes none; a value
                                          that no driver takes
-not-found                        404     NotFound; PreconditionFailed of a row that is gone;
+not-found                      404       NotFound; PreconditionFailed of a row that is gone;
                                          ``session.get_one`` without a row, ``session.get`` of a
                                          key that none can have
-already-exists                   409     AlreadyExists; with ``If-None-Match: *`` 412
-conflict                         409     ConcurrencyError (LinkGone, WouldOverwrite), StaleDataError
-lease-held, lease-lost           412     LeaseHeld, LeaseLost; of the lease itself 409
-sharing-violation                409     SharingViolation
-delete-pending                   409     DeletePending
-handle-lost                      412     HandleLost
-access-denied                    403     AccessDenied
-read-only                        412     ReadOnlyName; through a handle 403
-message-not-found                404     MessageNotFound
-receipt-expired                  400     ReceiptExpired
-message-too-large                413     MessageTooLarge
-key-in-use, key-reused           409,422 KeyInUse, with ``Retry-After``; KeyReused
-precondition-failed              412     PreconditionFailed
-precondition-required            428     PreconditionRequired
-condition-not-compared           501     ConditionNotCompared, which is logged: a fault of the route
-not-written                      403     NotWritten
-outcome-unknown                  500     CommitOutcomeUnknown
-try-again                        503     a passing error of the database, ``is_transient``
-===============================  ======  =========================================================
+already-exists                 409       AlreadyExists; with ``If-None-Match: *`` 412
+conflict                       409       ConcurrencyError (LinkGone, WouldOverwrite), StaleDataError
+lease-held, lease-lost         412       LeaseHeld, LeaseLost; of the lease itself 409
+sharing-violation              409       SharingViolation
+delete-pending                 409       DeletePending
+handle-lost                    412       HandleLost
+access-denied                  403       AccessDenied
+read-only                      412       ReadOnlyName; through a handle 403
+message-not-found              404       MessageNotFound
+receipt-expired                400       ReceiptExpired
+message-too-large              413       MessageTooLarge
+key-in-use, key-reused         409, 422  KeyInUse, with ``Retry-After``; KeyReused
+precondition-failed            412       PreconditionFailed
+precondition-required          428       PreconditionRequired
+condition-not-compared         501       ConditionNotCompared, which is logged: a fault of the route
+not-written                    403       NotWritten
+outcome-unknown                500       CommitOutcomeUnknown
+try-again                      503       a passing error of the database, ``is_transient``
+=============================  ========  ===========================================================
 
 ``BatchFailed`` is answered as its cause, with the position of the operation (``index``). An error
 that no client can help, a ``ConfigurationError`` above all, is no problem document (``None``): let

@@ -1,0 +1,173 @@
+"""The site: Sphinx, MyST and furo, built by ``python -m docs`` without a network.
+
+Pages are Markdown and run as tests; pages of the API are reStructuredText in ``reference/``.
+"""
+
+from __future__ import annotations
+
+import functools
+import pkgutil
+import re
+from importlib.metadata import version as version_of
+from pathlib import Path
+from posixpath import dirname, normpath
+from typing import Any
+
+from docutils.nodes import Element
+from sphinx.addnodes import pending_xref
+from sphinx.application import Sphinx
+from sphinx.environment import BuildEnvironment
+from sphinx.ext.intersphinx import InventoryAdapter, missing_reference
+
+ROOT = Path(__file__).parents[1]
+SOURCE = "https://github.com/optilock/optilock/blob/main"
+
+project = "optilock"
+copyright = "optilock contributors"
+release = version_of("optilock")
+version = ".".join(release.split(".")[:2])
+
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "sphinx.ext.intersphinx",
+    "sphinx.ext.viewcode",
+    "sphinx_copybutton",
+    "sphinx_design",
+    "sphinx_reredirects",
+    "sphinx_llms_txt",
+]
+#: On the site, decisions/index.rst is the list of decisions.
+exclude_patterns = ["inventories", "decisions/README.md"]
+nitpicky = True
+nitpick_ignore_regex = [
+    (kind, name)
+    for kind, name in re.findall(
+        r"^(\S+) (\S+)$", (ROOT / "docs" / "nitpicks.txt").read_text("utf-8"), re.M
+    )
+]
+
+myst_heading_anchors = 4
+myst_enable_extensions = ["colon_fence"]
+copybutton_prompt_text = r"\$ |>>> "
+copybutton_prompt_is_regexp = True
+
+autodoc_default_options = {"members": True, "undoc-members": True, "member-order": "bysource"}
+autodoc_inherit_docstrings = False
+autodoc_typehints = "signature"
+autodoc_typehints_format = "short"
+autodoc_preserve_defaults = True
+python_use_unqualified_type_names = True
+python_maximum_signature_line_length = 88
+maximum_signature_line_length = 88
+
+intersphinx_mapping = {
+    "python": ("https://docs.python.org/3", "inventories/python.inv"),
+    "sqlalchemy": ("https://docs.sqlalchemy.org/en/20", "inventories/sqlalchemy.inv"),
+}
+
+#: Pages that have moved, as ``"old/page": "new/page.html"``; the target is relative to the old one.
+redirects: dict[str, str] = {}
+
+html_theme = "furo"
+html_title = f"optilock {release}"
+html_theme_options: dict[str, list[str]] = {"top_of_page_buttons": []}
+html_show_sourcelink = False
+html_baseurl = "https://optilock.readthedocs.io/en/stable/"
+
+llms_txt_title = "optilock"
+llms_txt_summary = "Optimistic concurrency for SQLAlchemy: no lost update."
+
+HIDDEN = re.compile(
+    r"^[ \t]*<!--- invisible-code-block.*?-->\n?|^[ \t]*<!-- skip.*?-->\n?", re.M | re.S
+)
+
+
+def adapt_page(app: Sphinx, page: str, source: list[str]) -> None:
+    """Remove the blocks that only tests read, and link files outside of docs to the repository."""
+    source[0] = HIDDEN.sub("", source[0]).replace("decisions/README.md", "decisions/index.rst")
+    if page == "index":
+        source[0] = omit_missing_pages(source[0])
+
+    def absolute(link: re.Match[str]) -> str:
+        path = normpath(f"docs/{dirname(page)}/{link[1]}")
+        return f"]({link[0][2:]}" if path.startswith("docs/") else f"]({SOURCE}/{path}"
+
+    source[0] = re.sub(r"\]\((\.\./[^)\s#\"]+)", absolute, source[0])
+
+
+def omit_missing_pages(text: str) -> str:
+    """Remove the lines of the home page's trees that no page matches, such as ``cookbook/*``."""
+    missing = {
+        line
+        for line in re.findall(r"^[a-z][a-z/*-]+$", text, re.M)
+        if not any(Path(__file__).parent.glob(f"{line}.*"))
+    }
+    return "\n".join(line for line in text.split("\n") if line not in missing)
+
+
+def strip_full_text(app: Sphinx, error: Exception | None) -> None:
+    """Remove hidden blocks from ``llms-full.txt``, which is made from the sources of the pages."""
+    full = Path(app.outdir, "llms-full.txt")
+    if error is None and full.exists():
+        full.write_text(HIDDEN.sub("", full.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+def same_objects(env: BuildEnvironment, target: str) -> list[str]:
+    """Return the described names that are the object of ``target``, ours before those of others.
+
+    A name without its module is one that only type checkers import: it has to be unique.
+    """
+    tail = target.rpartition(".")[2]
+    ours = env.get_domain("py").data["objects"]
+    others = InventoryAdapter(env).main_inventory
+    known = [*ours, *(name for kind in others if kind.startswith("py:") for name in others[kind])]
+    named = [name for name in dict.fromkeys(known) if name.rpartition(".")[2] == tail]
+    wanted = load(target) if "." in target else None
+    if wanted is not None:
+        return [name for name in named if load(name) is wanted]
+    found = {id(load(name)): name for name in named if name in ours or isinstance(load(name), type)}
+    return list(found.values()) if len(found) == 1 else []
+
+
+@functools.cache
+def load(name: str) -> object:
+    """Import a module, or an object of one; ``None`` if there is none."""
+    try:
+        return pkgutil.resolve_name(name)
+    except (ImportError, AttributeError, ValueError):
+        return None
+
+
+def resolve_elsewhere(
+    app: Sphinx, env: BuildEnvironment, node: pending_xref, content: Element
+) -> Element | None:
+    """Link an object that was named by the module of its definition to where it is described."""
+    if node.get("refdomain") != "py" or node["reftarget"] == "":
+        return None
+    domain = env.get_domain("py")
+    for name in same_objects(env, node["reftarget"]):
+        other = node.copy()
+        other["reftarget"], other["reftype"] = name, "obj"
+        place = (env, node["refdoc"], app.builder, "obj", name, other, content)
+        link = domain.resolve_xref(*place) or missing_reference(app, env, other, content)
+        if link is not None:
+            return link
+    return None
+
+
+def keep_colons(
+    app: Sphinx, what: str, name: str, obj: object, options: object, lines: list[str]
+) -> None:
+    """Let napoleon take no words of an attribute's first line for its type."""
+    if what in {"attribute", "data", "property"}:
+        lines.insert(0, "\\")  # an escaped line end, of which nothing is left
+
+
+def setup(app: Sphinx) -> dict[str, Any]:
+    app.connect("source-read", adapt_page)
+    app.connect("autodoc-process-docstring", keep_colons, priority=400)
+    app.connect("missing-reference", resolve_elsewhere)
+    app.connect("build-finished", strip_full_text, priority=900)
+    return {"parallel_read_safe": True}

@@ -1,0 +1,110 @@
+"""The site builds without a warning, describes each public name, and finds what readers look for.
+
+``OPTILOCK_SITE`` names a site that ``python -m docs`` has built; otherwise the test builds one.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import pkgutil
+import re
+import subprocess
+import sys
+from pathlib import Path
+from types import FunctionType
+
+import pytest
+
+import optilock
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted((ROOT / "docs" / "reference").glob("*.rst"))
+#: Modules whose public names the reference describes.
+MODULES = sorted(
+    {
+        name
+        for page in PAGES
+        for name in re.findall(r"(?:automodule|currentmodule):: (\S+)", page.read_text("utf-8"))
+    }
+)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    pytest.importorskip("sphinx", reason="the extra docs is not installed")
+    built = os.environ.get("OPTILOCK_SITE")
+    if built:
+        return ROOT / built
+    target = tmp_path_factory.mktemp("site")
+    done = subprocess.run(
+        [sys.executable, "-m", "docs", str(target)], cwd=ROOT, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    return target
+
+
+@pytest.mark.full
+@pytest.mark.timeout(600)
+def test_each_public_name_is_described(site: Path) -> None:
+    from sphinx.util.inventory import InventoryFile
+
+    inventory = InventoryFile.loads((site / "objects.inv").read_bytes(), uri="")
+    kinds = ("class", "data", "exception", "function", "module")
+    names = {name for kind in kinds for name in inventory.data.get(f"py:{kind}", ())}
+    objects = {id(pkgutil.resolve_name(name)) for name in names}
+    for module in map(importlib.import_module, MODULES):
+        for name in getattr(module, "__all__", ()):
+            value = getattr(module, name)
+            elsewhere = isinstance(value, type | FunctionType) and id(value) in objects
+            assert f"{module.__name__}.{name}" in names or elsewhere, (module, name)
+
+
+@pytest.mark.full
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("words", ["stale", "lost update", "412", "FOR UPDATE", "retry"])
+def test_the_search_finds_what_readers_look_for(site: Path, words: str) -> None:
+    from sphinx.search.en import SearchEnglish
+
+    language = SearchEnglish({})
+    text = (site / "searchindex.js").read_text("utf-8")
+    index = json.loads(text.removeprefix("Search.setIndex(").removesuffix(")"))
+    if words.isdigit():  # the search of Sphinx finds a number in entries of the index alone
+        assert words in index["indexentries"]
+        return
+    looked_up = [word for word in words.lower().split() if language.word_filter(word)]
+    assert looked_up
+    for word in looked_up:
+        assert language.stem(word) in index["terms"], word
+
+
+@pytest.mark.full
+@pytest.mark.timeout(600)
+def test_texts_for_language_models_have_no_hidden_blocks(site: Path) -> None:
+    full = (site / "llms-full.txt").read_text("utf-8")
+    assert "# Units of work" in full
+    assert "invisible-code-block" not in full
+    assert "<!-- skip" not in full
+    assert "[Units of work]" in (site / "llms.txt").read_text("utf-8")
+    assert "invisible-code-block" not in (site / "units.html").read_text("utf-8")
+
+
+@pytest.mark.full
+@pytest.mark.timeout(600)
+def test_a_page_that_has_moved_leads_to_its_new_place(site: Path) -> None:
+    config = (ROOT / "docs" / "conf.py").read_text("utf-8")
+    table = config.partition("\nredirects")[2].partition("\n\n")[0]
+    for old, new in re.findall(r'"([^"]+)": "([^"]+)"', table):
+        assert new in (site / f"{old}.html").read_text("utf-8")
+        assert (site / f"{old}.html").parent.joinpath(new.partition("#")[0]).exists(), old
+
+
+def test_the_reference_describes_the_modules_that_the_package_names() -> None:
+    named = set(re.findall(r":mod:`(optilock\.\w+)`", optilock.__doc__ or ""))
+    assert named <= set(MODULES)
+
+
+def test_the_list_of_names_without_a_link_only_shrinks() -> None:
+    lines = (ROOT / "docs" / "nitpicks.txt").read_text("utf-8").splitlines()
+    assert len([line for line in lines if line and line[0] != "#"]) <= 35
