@@ -30,6 +30,8 @@ WEAK_COPYLEFT = {
 }
 #: Their metadata name no licence; the files of the distribution do.
 BY_FILE = {"peewee": "MIT"}
+#: Only a part that is not imported is under another licence.
+IN_PART = {"docutils": "public domain and BSD; GPL is its mode for Emacs"}
 
 
 def installed(requirements: Iterable[str]) -> dict[str, Distribution]:
@@ -74,7 +76,7 @@ def test_the_library_itself_needs_permissive_licences_alone() -> None:
 
 def test_extras_need_permissive_licences_and_the_named_others() -> None:
     needed = installed(ALL)
-    named = WEAK_COPYLEFT.keys() | BY_FILE.keys()
+    named = WEAK_COPYLEFT.keys() | BY_FILE.keys() | IN_PART.keys()
     wrong = {
         name: licence(one)
         for name, one in needed.items()
@@ -99,6 +101,7 @@ def test_a_requirement_has_a_lower_bound_and_no_exact_version(text: str) -> None
     assert ">=" in operators or one.name == "optilock" or one.extras
 
 
+@pytest.mark.skipif(not (ROOT / ".ci").exists(), reason="an sdist has no .ci")
 def test_what_fits_together_is_checked() -> None:
     assert "python -m pip check" in (ROOT / ".ci" / "run").read_text()
 

@@ -28,6 +28,7 @@ COMMANDS = (
     'python -m pip install -e ".[demo]" && optilock demo',
     'python -m pip install -e ".[test]" && python -m pytest',
 )
+of_the_repository = pytest.mark.skipif(not (ROOT / ".ci").exists(), reason="an sdist has no .ci")
 
 
 def text_of(name: str) -> str:
@@ -36,6 +37,16 @@ def text_of(name: str) -> str:
 
 def names_in(requirements: list[str]) -> set[str]:
     return {re.split(r"[\[<>=!~; ]", each, maxsplit=1)[0] for each in requirements}
+
+
+def test_the_readme_on_an_index_has_no_hidden_blocks_and_no_relative_links() -> None:
+    tools = tomllib.loads(text_of("pyproject.toml"))["tool"]
+    hook = tools["hatch"]["metadata"]["hooks"]["fancy-pypi-readme"]
+    text = text_of("README.md")
+    for one in hook["substitutions"]:
+        text = re.sub(one["pattern"], one["replacement"], text)
+    assert "<!--" not in text
+    assert re.findall(r"\]\((?!https://|#)[^)]*\)", text) == []
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -56,13 +67,17 @@ def test_each_link_leads_to_a_file_and_a_heading(page: str) -> None:
             assert anchor in slugs, (name, anchor)
 
 
+@of_the_repository
 def test_ci_runs_the_readmes_test_command_and_every_other_check() -> None:
     script = text_of(".ci/run")
     assert COMMANDS[1] in script
     for check in ("--full", "ruff check", "ruff format --check", "mypy --strict", "sqlalchemy<2.1"):
         assert check in script
+    for check in ("python -m docs", "twine check --strict", "check-wheel-contents", "pyroma"):
+        assert check in script
 
 
+@of_the_repository
 def test_ci_runs_the_readmes_test_command_before_it_installs_a_database() -> None:
     places = [text_of(".ci/run").index(part) for part in ("on_a_bare_machine ", "CI=true", "apt-")]
     assert places == sorted(places)
@@ -74,6 +89,7 @@ def test_no_two_files_of_tests_have_one_name() -> None:
     assert sorted(names) == sorted({*names})
 
 
+@of_the_repository
 @pytest.mark.skipif(shutil.which("bash") is None, reason="bash is not installed")
 def test_ci_is_a_script_that_bash_can_read() -> None:
     script = ROOT / ".ci" / "run"
