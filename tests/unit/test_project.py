@@ -101,6 +101,10 @@ def test_this_version_has_its_place_in_the_changelog() -> None:
     assert re.search(rf"^## {re.escape(PROJECT['version'])}\b", text_of("CHANGELOG.md"), re.M)
 
 
+def test_the_citation_names_this_version() -> None:
+    assert f"\nversion: {PROJECT['version']}\n" in text_of("CITATION.cff")
+
+
 def test_the_licence_is_permissive_and_comes_along() -> None:
     assert PROJECT["license"] == "MIT"
     assert PROJECT["license-files"] == ["LICENSE"]

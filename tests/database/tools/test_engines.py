@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
+
 import pytest
+from optilock_apps.servers import ServerMissing
 from sqlalchemy import Engine, create_engine, inspect, text
 from sqlalchemy.exc import DBAPIError
 
+from optilock.dialects import database_of
 from optilock.testing import interleave
 from tests.engines import Target
+from tests.engines.urls import container
 
 pytestmark = pytest.mark.modes
 
@@ -77,3 +82,19 @@ def test_two_writers_at_a_time_are_what_row_locks_mean(engine: Engine, database:
         else:
             with pytest.raises(DBAPIError, match="locked"):
                 step.result()
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("family", ["postgresql", "mariadb"])
+def test_testcontainers_starts_the_database_where_docker_runs(family: str) -> None:
+    with ExitStack() as stack:
+        try:
+            url = container(stack, family)
+        except ServerMissing as error:
+            pytest.skip(str(error))
+        if url is None:
+            pytest.skip("no Docker engine answers")
+        engine = create_engine(url)
+        stack.callback(engine.dispose)
+        assert first(engine, "SELECT 42") == 42
+        assert type(database_of(engine.dialect)).__name__.lower() == family
