@@ -91,10 +91,11 @@ def adapt_page(app: Sphinx, page: str, source: list[str]) -> None:
         source[0] = omit_missing_pages(source[0])
 
     def absolute(link: re.Match[str]) -> str:
-        path = normpath(f"docs/{dirname(page)}/{link[1]}")
-        return f"]({link[0][2:]}" if path.startswith("docs/") else f"]({SOURCE}/{path}"
+        path = normpath(f"docs/{dirname(page)}/{link[2]}")
+        return link[0] if path.startswith("docs/") else f"{link[1]}{SOURCE}/{path}"
 
-    source[0] = re.sub(r"\]\((\.\./[^)\s#\"]+)", absolute, source[0])
+    outside = r"(\]\(|^\[[^\]]+\]: )(\.\./[^)\s#\"]+)"
+    source[0] = re.sub(outside, absolute, source[0], flags=re.M)
 
 
 def omit_missing_pages(text: str) -> str:

@@ -13,7 +13,6 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from types import FunctionType
 
 import pytest
 
@@ -57,7 +56,7 @@ def test_each_public_name_is_described(site: Path) -> None:
     for module in map(importlib.import_module, MODULES):
         for name in getattr(module, "__all__", ()):
             value = getattr(module, name)
-            elsewhere = isinstance(value, type | FunctionType) and id(value) in objects
+            elsewhere = id(value) in objects and not isinstance(value, str | float)
             assert f"{module.__name__}.{name}" in names or elsewhere, (module, name)
 
 
@@ -81,13 +80,14 @@ def test_the_search_finds_what_readers_look_for(site: Path, words: str) -> None:
 
 @pytest.mark.full
 @pytest.mark.timeout(600)
-def test_texts_for_language_models_have_no_hidden_blocks(site: Path) -> None:
+def test_pages_have_no_hidden_blocks_and_no_copies_of_files(site: Path) -> None:
     full = (site / "llms-full.txt").read_text("utf-8")
     assert "# Units of work" in full
     assert "invisible-code-block" not in full
     assert "<!-- skip" not in full
     assert "[Units of work]" in (site / "llms.txt").read_text("utf-8")
     assert "invisible-code-block" not in (site / "units.html").read_text("utf-8")
+    assert not (site / "_downloads").exists()  # files outside of docs are links to the repository
 
 
 @pytest.mark.full
