@@ -110,6 +110,7 @@ __all__ = ["ERRORS", "MEDIA_TYPE", "OF_VALUES", "Problem", "problem_of"]
 
 _log = logging.getLogger("optilock")
 
+#: The media type of a problem document.
 MEDIA_TYPE: Final = "application/problem+json"
 _LATER: Final = MappingProxyType({"Retry-After": "1"})  # seconds
 #: The number of names of a body in a problem, and the characters of each.
