@@ -53,7 +53,6 @@ from optilock.conditions.condition import Condition, Given
 from optilock.conditions.demands import Demand
 from optilock.errors import ConfigurationError, Entry, row_name
 from optilock.leases.columns import (
-    LEASE_ID,
     LeaseColumns,
     columns_in,
     columns_of,
@@ -70,7 +69,33 @@ from optilock.watched.session.record import demand_always
 
 #: A row's own value: the id of the lease under which it is written.
 LEASE = "lease"
-_KIND: Mapping[str, TypeEngine[Any]] = {LEASE: LEASE_ID}
+
+
+class _LeaseParameter(sa.Uuid[Any]):
+    """A write has the id twice, and often that of the row before: it becomes text once."""
+
+    cache_ok = True
+
+    def bind_processor(self, dialect: sa.Dialect) -> Callable[[Any], Any] | None:
+        process = super().bind_processor(dialect)
+        if process is None:
+            return None
+        known: tuple[Any, Any] = None, process(None)
+
+        def remembered(value: Any) -> Any:
+            nonlocal known
+            last, text = known
+            if value is not last:
+                text = process(value)
+                known = value, text
+            return text
+
+        return remembered
+
+
+_KIND: Mapping[str, TypeEngine[Any]] = {
+    LEASE: _LeaseParameter().with_variant(_LeaseParameter(native_uuid=False), "mysql", "mariadb")
+}
 
 
 @dataclass(frozen=True, eq=False)
