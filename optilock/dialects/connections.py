@@ -229,6 +229,8 @@ def has_ended_idle(connection: Connection) -> bool:
     return bool(asked.poll(0))
 
 
+#: An execution option of the connections that a queue keeps.
+KEPT = "optilock_kept"
 _UNDO = "optilock.undo"
 _COMMIT = "commit"
 #: A statement, or what is done to the driver's connection.

@@ -19,7 +19,7 @@ from sqlalchemy.exc import DBAPIError
 
 from optilock.coroutines import ThreadClass, dual_method, result_of
 from optilock.dialects import Cause
-from optilock.dialects.connections import give_back, has_ended_idle
+from optilock.dialects.connections import KEPT, give_back, has_ended_idle
 from optilock.dialects.queue_sql import Messages
 from optilock.dialects.queue_sql.parts import was_undone
 from optilock.dialects.transient import answer_unknown, cause_of
@@ -36,7 +36,7 @@ C = TypeVar("C")
 #: A function of a connection, and of whether it is the caller's, with the caller's transaction.
 Work = Callable[[Connection, bool], R]
 
-AUTOCOMMIT = {"isolation_level": "AUTOCOMMIT"}
+AUTOCOMMIT = {"isolation_level": "AUTOCOMMIT", KEPT: True}
 _FEW = 4
 #: Conflicts of the queue's own statements, after which they run again.
 _CONFLICTS = frozenset({Cause.CONFLICT, Cause.DEADLOCK})

@@ -37,6 +37,7 @@ from optilock.queue.messages import (
     token_of,
 )
 from optilock.queue.sending import DEDUP, GROUP, KEEP, QueueTable, SendOperations
+from optilock.tokens.sql_functions import in_utc
 
 _SHOWN = 10_000
 #: Messages that are deleted at once.
@@ -232,21 +233,22 @@ def _by_token(
     messages: Iterable[AnyMessage],
 ) -> tuple[Parts, list[AnyMessage]]:
     """Return ids by token, and messages with foreign receipts."""
-    parts: Parts = {}
+    parts: dict[tuple[UUID, bool], dict[int, None]] = {}
     wrong: list[AnyMessage] = []
+    token, tail = None, ""  # of the message before: those of one receive have the same one
     for message in messages:
         if not isinstance(message, (Message, Sent)):
             raise ConfigurationError(
                 f"This takes messages as they were received or sent, not {describe(message)}."
             )
-        token = token_of(message.id, message.receipt)
+        if token is None or message.receipt != f"{message.id}{tail}":
+            token = token_of(message.id, message.receipt)
+            tail = "" if token is None else tail_of(token)
         if token is None:
             wrong.append(message)
         else:
-            ids = parts.setdefault((token, message.dedup is not None), [])
-            if message.id not in ids:
-                ids.append(message.id)
-    return parts, wrong
+            parts.setdefault((token, message.dedup is not None), {})[message.id] = None
+    return {key: list(ids) for key, ids in parts.items()}, wrong
 
 
 class Operations(EndOperations, SendOperations):
@@ -340,7 +342,7 @@ class Operations(EndOperations, SendOperations):
             if row[10]:  # expired
                 over.append(row)
             elif most is not None and row[6] > most:
-                error = row.last_error or "It was received, and neither deleted nor failed."
+                error = row[9] or "It was received, and neither deleted nor failed."
                 message = _message(row, tail)
                 with self._atomic(connection, message.group is None):
                     self._bury(connection, message, error)
@@ -351,8 +353,8 @@ class Operations(EndOperations, SendOperations):
         return good
 
     def _remove_expired(self, connection: Connection, rows: list[Any], token: UUID) -> None:
-        ids = [row.id for row in rows]
-        keys = [row.group_key for row in rows if row.group_key is not None]
+        ids = [row[0] for row in rows]
+        keys = [row[7] for row in rows if row[7] is not None]
         with self._atomic(connection, not keys):
             self.store.remove(connection, ids, token)
             if keys:
@@ -382,7 +384,9 @@ class Operations(EndOperations, SendOperations):
 
     def purge(self, connection: Connection, expired: bool) -> int:
         total = 0
-        while count := self.store.purge(connection, _CHUNK, expired=expired):
+        last: int | None = -1
+        while last is not None:
+            last, count = self.store.purge(connection, last, _CHUNK, expired=expired)
             total += count
         with self.store.atomic(connection):
             self.store.purge_groups(connection)
@@ -393,7 +397,7 @@ class Operations(EndOperations, SendOperations):
         token, length = uuid4(), dead.limits.visibility
         rows = dead.store.claim(connection, n, length, token)
         for row in rows:
-            headers = json.loads(row.headers) if row.headers else {}
+            headers = json.loads(row[2]) if row[2] else {}
             group = headers.pop(GROUP, None)
             headers.pop(DEDUP, None)
             values = {
@@ -406,7 +410,7 @@ class Operations(EndOperations, SendOperations):
             with self.store.atomic(connection):
                 if group is not None:
                     self.store.hold_group(connection, group, 0)
-                dead.store.change(connection, [row.id], token, values, length=0)
+                dead.store.change(connection, [row[0]], token, values, length=0)
                 self.store.tell_waiting(connection)
         return len(rows)
 
@@ -420,9 +424,9 @@ def _message(row: Any, tail: str | None) -> Message:
         body=_value(body),
         receipt=None if tail is None else f"{number}{tail}",
         receives=receives,
-        sent_at=sent_at,
-        expires_at=expires_at,
-        visible_at=None if tail is None else visible_at,
+        sent_at=in_utc(sent_at),
+        expires_at=None if expires_at is None else in_utc(expires_at),
+        visible_at=None if tail is None else in_utc(visible_at),
         headers=_value(headers) if headers else {},
         group=group,
         dedup=dedup,

@@ -71,8 +71,10 @@ NEEDED: Mapping[str, str] = {
     "sqlalchemy:Connection": (
         "connection._transaction connection._nested_transaction connection._handle_dbapi_exception"
         " connection._commit_impl connection._commit_twophase_impl"
-        " connection._prepare_twophase_impl connection._rollback_impl"
+        " connection._prepare_twophase_impl connection._rollback_impl connection._echo"
+        " connection._has_events"
     ),
+    "sqlalchemy:Engine": "engine._has_events",
     "sqlalchemy.pool.base:_ConnectionFairy": "connection._connection_record",
     "sqlalchemy.pool.base:_ConnectionRecord": "record._ConnectionRecord__pool",
     "sqlalchemy.pool:Pool": "pool._invalidate pool._return_conn",
@@ -105,6 +107,7 @@ NEEDED: Mapping[str, str] = {
     "sqlalchemy.engine.default:DefaultExecutionContext": "context._is_server_side",
     "sqlalchemy.engine.default:DefaultDialect": (
         "dialect._on_connect_isolation_level dialect._set_connection_characteristics"
+        " dialect._has_events"
     ),
     "sqlalchemy.sql.compiler:IdentifierPreparer": "preparer._double_percents",
     "sqlalchemy.sql.compiler:DDLCompiler": (

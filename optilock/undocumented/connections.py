@@ -65,12 +65,22 @@ def error_before_rollback(error: BaseException) -> BaseException:
     return first
 
 
-def _raise_as_of(connection: Connection, error: Exception) -> NoReturn:
+def raise_as_of(
+    connection: Connection,
+    error: BaseException,
+    statement: str | None = None,
+    parameters: Any = None,
+) -> NoReturn:
     """Raise the driver's error as SQLAlchemy raises the errors of a statement.
 
-    A lost connection is thrown away, and with it all that the pool has made before it.
+    A lost connection is thrown away, and with it all that the pool has made before it. Another
+    error than a driver's is raised as it is; after an interrupt the connection is thrown away.
     """
-    connection._handle_dbapi_exception(error, None, None, None, None)
+    if isinstance(error, Exception) and not isinstance(
+        error, connection.dialect.loaded_dbapi.Error
+    ):
+        statement = None
+    connection._handle_dbapi_exception(error, statement, parameters, None, None)
 
 
 def _passed_through(error: BaseException) -> Iterator[CodeType]:
@@ -117,7 +127,7 @@ def set_options(connection: Connection, options: Mapping[str, Any]) -> None:
         connection.execution_options(**options)
     except Exception as error:
         try:
-            _raise_as_of(connection, error)
+            raise_as_of(connection, error)
         finally:
             connection.close()
     except BaseException as error:
@@ -166,6 +176,20 @@ def demands_rollback(connection: Connection) -> bool:
     """Return whether the connection refuses statements until a rollback."""
     transaction = connection.get_transaction()
     return transaction is not None and not transaction.is_active
+
+
+def has_statement_listeners(connection: Connection, *, except_for: object) -> bool:
+    """Return whether a log or a listener, other than the one given, sees its statements."""
+    dialect = connection.dialect
+    return bool(
+        connection._echo
+        or connection._has_events
+        or connection.engine._has_events
+        or (
+            dialect._has_events
+            and any(one is not except_for for one in dialect.dispatch.do_execute)
+        )
+    )
 
 
 def has_begin_listeners(engine: Engine) -> bool:

@@ -5,13 +5,14 @@ keeps its behaviour. If nothing goes with a statement, ``execute`` is psycopg's 
 pipeline can carry (COPY, streams, cursors of the server), and ``executemany``, which has a pipeline
 of its own, send BEGIN first.
 
-:func:`describe_once` serves units and queues alike: results of optilock's own queries.
+:func:`describe_once` is for results of optilock's own queries, :class:`OwnStatement` for the
+statements that a queue sends for every message.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from functools import lru_cache, partial
 from typing import Any
@@ -20,10 +21,12 @@ from weakref import WeakSet
 from sqlalchemy import Connection, Dialect, event
 from sqlalchemy.engine.cursor import CursorFetchStrategy
 
-from optilock.dialects.connections import undo_at_checkin
+from optilock.coroutines import result_of
+from optilock.dialects.connections import KEPT, undo_at_checkin
 from optilock.dialects.locks import BEGINS
 from optilock.dialects.postgresql.line import IDLE, Line
 from optilock.mapped import DESCRIBED_ONCE
+from optilock.undocumented.connections import has_statement_listeners, raise_as_of
 
 
 class _OnLine:
@@ -280,3 +283,74 @@ def _do_execute(cursor: Any, statement: str, params: Any, context: Any) -> None:
         compiled = context.compiled
         fetched = getattr(compiled, _FETCHED, None)
         context.cursor_fetch_strategy = fetched or _Described(cursor, compiled)
+
+
+# -- the statements of a queue ---------------------------------------------------------------------
+#
+# SQLAlchemy takes longer for a statement than psycopg, and in asyncio twice as long. So a queue
+# uses psycopg's cursor on a connection that it keeps, and SQLAlchemy everywhere else: on the
+# connection of the caller's session, with another driver, and where a listener or a log is to see
+# the statements.
+
+
+class OwnStatement:
+    """A statement of a queue; its parameters and columns need no conversion with psycopg."""
+
+    def __init__(self, statement: Any) -> None:
+        self._statement = statement
+        self._sql = ""
+
+    def rows(self, connection: Connection, given: Mapping[str, Any]) -> list[Any]:
+        """Return all rows; without listeners they are plain tuples."""
+        if not _goes_directly(connection):
+            return list(connection.execute(self._statement, given).all())
+        rows: list[Any] = self._sent(connection, given, _rows_of)
+        return rows
+
+    def count(self, connection: Connection, given: Mapping[str, Any]) -> int:
+        """Return the number of rows that were written."""
+        if not _goes_directly(connection):
+            return int(connection.execute(self._statement, given).rowcount)
+        count: int = self._sent(connection, given, _count_of)
+        return count
+
+    def _sent(
+        self, connection: Connection, given: Mapping[str, Any], answer: Callable[[Any], Any]
+    ) -> Any:
+        dialect = connection.dialect
+        sql = self._sql = self._sql or str(self._statement.compile(dialect=dialect))
+        cursor: Any = None
+        try:
+            driver: Any = connection.connection.driver_connection
+            cursor = driver.cursor()
+            if not dialect.is_async:
+                return answer(cursor.execute(sql, given))
+            from sqlalchemy.util.concurrency import await_only
+
+            return await_only(_awaited(cursor, sql, given, answer))
+        except BaseException as error:
+            raise_as_of(connection, error, sql, given)
+
+
+def _goes_directly(connection: Connection) -> bool:
+    dialect = connection.dialect
+    return (
+        dialect.driver == "psycopg"
+        and KEPT in connection.get_execution_options()
+        and not has_statement_listeners(connection, except_for=_do_execute)
+    )
+
+
+def _rows_of(cursor: Any) -> Any:
+    return cursor.fetchall()
+
+
+def _count_of(cursor: Any) -> Any:
+    return cursor.rowcount
+
+
+async def _awaited(
+    cursor: Any, sql: str, given: Mapping[str, Any], answer: Callable[[Any], Any]
+) -> Any:
+    await cursor.execute(sql, given)
+    return await result_of(answer(cursor))

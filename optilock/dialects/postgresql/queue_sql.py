@@ -4,8 +4,13 @@ What runs for every message is SQL text: it is compiled faster than it is put to
 planner sees what was measured. Each is one statement, so a connection in AUTOCOMMIT mode needs one
 trip for it.
 
-``= ANY(ARRAY(SELECT ... LIMIT n))``, not a join: with a join a plan for any ``n`` expects many
-rows, and reads the whole table. ``FOR NO KEY UPDATE`` is the lock that an UPDATE takes anyway.
+``ctid = ANY(ARRAY(SELECT ... LIMIT n))``, not a join: with a join a plan for any ``n`` expects many
+rows, and reads the whole table. A row whose place has changed since the statement began is left for
+the next one. ``FOR NO KEY UPDATE`` is the lock that an UPDATE takes anyway.
+
+Statements that look for messages are planned at each execution (``_PLANNED``). PostgreSQL would
+keep a plan that it has made while the table was nearly empty, and read the whole table with it when
+there are a million messages.
 
 A sender wakes waiting sessions (NOTIFY) only if there are some: a NOTIFY in each transaction would
 halve the rate of the senders, because it serialises their COMMITs. A waiting session holds an
@@ -28,10 +33,10 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.dialects.postgresql import insert
 
+from optilock.dialects.postgresql.cursors import OwnStatement
 from optilock.dialects.queue_sql import HandlerConnection, Messages, Place, Row
 from optilock.dialects.queue_sql.parts import by_id
 from optilock.dialects.values import quote_table, sql_of
-from optilock.tokens.timestamp import UtcDateTime
 
 _DIALECT = postgresql.dialect()  # type: ignore[no-untyped-call]
 _PARAMETER = re.compile(r"(?<!:):(\w+)")
@@ -42,7 +47,7 @@ _KINDS: dict[str, Any] = {
     "low_id": _NUMBER,
     "length": _NUMBER,
     "id": _NUMBER,
-    "ids": _NUMBERS,
+    "ids": sa.Text(),
     "old_receipt": sa.Uuid(),
     "new_receipt": sa.Uuid(),
     "tenant": sa.Text(),
@@ -58,21 +63,29 @@ _KINDS: dict[str, Any] = {
 }
 #: Bodies in one text, because drivers write an array of texts one by one. JSON has no bare newline.
 _LINES = "string_to_array(:bodies, chr(10))"
+#: Ids in one text, for the same reason.
+_IDS = "CAST(:ids AS bigint[])"
+#: What a claim returns. Times are in UTC, without a zone, which drivers read eight times as fast.
 _COLUMNS: dict[str, Any] = {
     "id": _NUMBER,
     "body": sa.Text(),
     "headers": sa.Text(),
-    "sent_at": UtcDateTime(),
-    "expires_at": UtcDateTime(),
-    "visible_at": UtcDateTime(),
+    "sent_at": sa.DateTime(),
+    "expires_at": sa.DateTime(),
+    "visible_at": sa.DateTime(),
     "receives": sa.Integer(),
     "group_key": sa.Text(),
     "dedup_key": sa.Text(),
     "last_error": sa.Text(),
     "expired": sa.Boolean(),
-    "last": sa.DateTime(),
-    "last_id": _NUMBER,
 }
+#: A condition that is true, and costs a plan for any parameters so much that none is kept. The
+#: second part is never carried out.
+_PLANNED = (
+    "(:{} IS NOT NULL OR (SELECT count(*) FROM generate_series(1, 1000) AS a,"
+    " generate_series(1, 1000) AS b) > 0)"
+)
+_ZONE = "AT TIME ZONE interval '0'"
 
 
 class PostgreSQLMessages(Messages):
@@ -87,19 +100,14 @@ class PostgreSQLMessages(Messages):
         self._floor = Floor()
         self._mine = {"tenant": place.tenant, "queue": place.queue}
         super().__init__(place)
-        taken, deleted = self._taken(), self._deleted("id = ANY(:ids)")
-        self._delete = self._text(deleted)
-        self._delete_one = self._text(self._deleted("id = :id"))
-        names = ", ".join(f"taken.{name}" for name in _COLUMNS)
-        self._both = self._text(
-            f"WITH done AS ({deleted} RETURNING 1), {self._found()}, taken AS ({taken})"
-            f" SELECT {names}, (SELECT count(*) FROM done) AS done"
-            " FROM taken RIGHT JOIN (VALUES (1)) AS one (row) ON true",
-            {**_COLUMNS, "done": _NUMBER},
+        deleted = self._deleted(f"id = ANY({_IDS})")
+        self._delete = OwnStatement(self._text(deleted))
+        self._delete_one = OwnStatement(self._text(self._deleted("id = :id")))
+        self._both = OwnStatement(self._text(self._claimed_after(deleted), _COLUMNS))
+        self._send, self._send_one, self._send_alike = (
+            OwnStatement(self._text(sql, {"id": _NUMBER}))
+            for sql in (self._sent(), self._sent_one(), self._sent_alike())
         )
-        self._send = self._text(self._sent(), {"id": _NUMBER})
-        self._send_one = self._text(self._sent_one(), {"id": _NUMBER})
-        self._send_alike = self._text(self._sent_alike(), {"id": _NUMBER})
 
     # -- text ------------------------------------------------------------------------------------
 
@@ -124,28 +132,42 @@ class PostgreSQLMessages(Messages):
         return made.columns(*(sa.column(name, kind) for name, kind in columns.items()))
 
     def _claiming(self) -> Any:
-        return self._text(f"WITH {self._found()} {self._taken()}", _COLUMNS)
+        return OwnStatement(self._text(self._claimed_after(None), _COLUMNS))
+
+    def _claimed_after(self, deleted: str | None) -> str:
+        """SQL of a claim; before its rows there is one row about all of them."""
+        done = f"done AS ({deleted} RETURNING 1), " if deleted else ""
+        count = "(SELECT count(*)::integer FROM done)" if deleted else "0"
+        return (
+            f"WITH {done}found AS ({self._found()}),"
+            " last AS (SELECT visible_at, id FROM found ORDER BY visible_at DESC, id DESC LIMIT 1),"
+            f" taken AS ({self._taken()})"
+            " SELECT (SELECT id FROM last) AS id, NULL AS body, NULL AS headers,"
+            f" (SELECT visible_at FROM last) {_ZONE} AS sent_at, NULL::timestamp AS expires_at,"
+            f" NULL::timestamp AS visible_at, {count} AS receives, NULL AS group_key,"
+            " NULL AS dedup_key, NULL AS last_error, false AS expired"
+            f" UNION ALL SELECT {', '.join(_COLUMNS)} FROM taken"
+        )
 
     def _found(self) -> str:
         return (
-            f"found AS (SELECT id, visible_at FROM {self._table}"
+            f"SELECT id, visible_at, ctid AS place FROM {self._table}"
             " WHERE tenant = :tenant AND queue = :queue AND group_key IS NULL"
-            " AND (visible_at, id) > (:low AT TIME ZONE 'UTC', :low_id)"
-            f" AND visible_at <= {self._since} ORDER BY visible_at, id LIMIT :n"
-            " FOR NO KEY UPDATE SKIP LOCKED),"
-            " last AS (SELECT visible_at, id FROM found ORDER BY visible_at DESC, id DESC LIMIT 1)"
+            f" AND (visible_at, id) > (:low {_ZONE}, :low_id)"
+            f" AND visible_at <= {self._since} AND {_PLANNED.format('n')}"
+            " ORDER BY visible_at, id LIMIT :n FOR NO KEY UPDATE SKIP LOCKED"
         )
 
     def _taken(self) -> str:
+        times = ", ".join(
+            f"{name} {_ZONE} AS {name}" for name in ("sent_at", "expires_at", "visible_at")
+        )
         return (
-            f"UPDATE {self._table} SET visible_at = {self._now} + :length * interval '1"
-            " millisecond', receipt = :new_receipt, receives = receives + 1"
-            " WHERE id = ANY(ARRAY(SELECT id FROM found))"
-            f" RETURNING id, body, headers, {_in_utc('sent_at')}, {_in_utc('expires_at')},"
-            f" {_in_utc('visible_at')}, receives, group_key, dedup_key, last_error,"
-            f" expires_at <= {self._since} AS expired,"
-            " (SELECT visible_at FROM last) AT TIME ZONE 'UTC' AS last,"
-            " (SELECT id FROM last) AS last_id"
+            f"UPDATE {self._table} SET visible_at = (SELECT {self._now} + :length * interval '1"
+            " millisecond'), receipt = :new_receipt, receives = receives + 1"
+            " WHERE ctid = ANY(ARRAY(SELECT place FROM found))"
+            f" RETURNING id, body, headers, {times}, receives, group_key, dedup_key, last_error,"
+            f" expires_at <= {self._since} AS expired"
         )
 
     def _deleted(self, which: str) -> str:
@@ -153,6 +175,7 @@ class PostgreSQLMessages(Messages):
             f"DELETE FROM {self._table} WHERE {which} AND receipt = :old_receipt"
             " AND tenant = :tenant AND queue = :queue"
             f" AND (expires_at IS NULL OR expires_at > {self._since})"
+            f" AND {_PLANNED.format('old_receipt')}"
         )
 
     def _sent(self) -> str:
@@ -201,15 +224,26 @@ class PostgreSQLMessages(Messages):
 
     def claim(self, connection: sa.Connection, n: int, length: int, receipt: UUID) -> list[Row]:
         low = self._floor.next()
-        rows = self._claimed(connection, n, length, receipt, low)
-        return self._rest(connection, n, length, receipt, low, rows)
+        about, rows = self._claimed(connection, n, length, receipt, low)
+        return self._rest(connection, n, length, receipt, low, about, rows)
 
     def _claimed(
         self, connection: sa.Connection, n: int, length: int, receipt: UUID, low: Low
-    ) -> list[Row]:
-        given: dict[str, Any] = {"n": n, "length": length, "new_receipt": receipt, **self._mine}
-        given["low"], given["low_id"] = low
-        return list(connection.execute(self._claim, given).all())
+    ) -> tuple[Row, list[Row]]:
+        """A row about all of them, and the rows."""
+        given = self._for_claim(n, length, receipt, low)
+        about, *rows = self._claim.rows(connection, given)
+        return about, rows
+
+    def _for_claim(self, n: int, length: int, receipt: UUID, low: Low) -> dict[str, Any]:
+        return {
+            "n": n,
+            "length": length,
+            "new_receipt": receipt,
+            "low": low[0],
+            "low_id": low[1],
+            **self._mine,
+        }
 
     def _rest(
         self,
@@ -218,22 +252,23 @@ class PostgreSQLMessages(Messages):
         length: int,
         receipt: UUID,
         low: Low,
+        about: Row,
         rows: list[Row],
     ) -> list[Row]:
         """``rows`` and, if they are too few, what is below ``low``; in their order."""
         enough = len(rows) == n
-        self._floor.found((rows[0].last, rows[0].last_id) if enough else None)
+        self._floor.found((about[3], about[0]) if enough else None)
         if not enough and low is not BEGINNING:
-            rows = rows + self._claimed(connection, n - len(rows), length, receipt, BEGINNING)
-        return sorted(rows, key=by_id)
+            rows += self._claimed(connection, n - len(rows), length, receipt, BEGINNING)[1]
+        rows.sort(key=by_id)
+        return rows
 
     def acknowledge(self, connection: sa.Connection, ids: Sequence[int], receipt: UUID) -> int:
-        given: dict[str, Any] = {"old_receipt": receipt, **self._mine}
         if len(ids) == 1:
-            given["id"] = ids[0]
-            return int(connection.execute(self._delete_one, given).rowcount)
-        given["ids"] = list(ids)
-        return int(connection.execute(self._delete, given).rowcount)
+            given = {"id": ids[0], "old_receipt": receipt, **self._mine}
+            return self._delete_one.count(connection, given)
+        given = {"ids": _in_one_text(ids), "old_receipt": receipt, **self._mine}
+        return self._delete.count(connection, given)
 
     def acknowledge_and_claim(
         self,
@@ -245,21 +280,10 @@ class PostgreSQLMessages(Messages):
     ) -> tuple[int, list[Row]]:
         ids, receipt = done
         low = self._floor.next()
-        given = {
-            "low": low[0],
-            "low_id": low[1],
-            "ids": list(ids),
-            "old_receipt": receipt,
-            "n": n,
-            "length": length,
-            "new_receipt": new,
-            **self._mine,
-        }
-        rows = list(connection.execute(self._both, given).all())
-        count = int(rows[0].done)
-        if rows[0].id is None:
-            rows = []
-        return count, self._rest(connection, n, length, new, low, rows)
+        given = self._for_claim(n, length, new, low)
+        given["ids"], given["old_receipt"] = _in_one_text(ids), receipt
+        about, *rows = self._both.rows(connection, given)
+        return about[6], self._rest(connection, n, length, new, low, about, rows)
 
     # -- sending ---------------------------------------------------------------------------------
 
@@ -270,9 +294,10 @@ class PostgreSQLMessages(Messages):
         self, connection: sa.Connection, rows: list[dict[str, Any]], receipt: UUID
     ) -> list[int]:
         statement, given = self._sending(rows)
-        return [*connection.scalars(statement, {**given, "new_receipt": receipt, **self._mine})]
+        given = {**given, "new_receipt": receipt, **self._mine}
+        return [row[0] for row in statement.rows(connection, given)]
 
-    def _sending(self, rows: list[dict[str, Any]]) -> tuple[Any, dict[str, Any]]:
+    def _sending(self, rows: list[dict[str, Any]]) -> tuple[OwnStatement, dict[str, Any]]:
         """The statement for these rows, and its parameters."""
         first = rows[0]
         if len(rows) == 1:
@@ -344,9 +369,9 @@ class PostgreSQLMessages(Messages):
         connection.execute(sa.text(self._told()))
 
 
-def _in_utc(name: str) -> str:
-    """A time without its zone, which drivers read eight times as fast."""
-    return f"{name} AT TIME ZONE 'UTC' AS {name}"
+def _in_one_text(ids: Sequence[int]) -> str:
+    """Return the ids as PostgreSQL writes an array."""
+    return f"{{{','.join([f'{number:d}' for number in ids])}}}"
 
 
 def told_process(driver: Any) -> int | None:

@@ -238,21 +238,32 @@ class Looking(Parts):
         ).one()
 
     def _counted(self, which: sa.ColumnElement[bool], most: int | None) -> Any:
+        """Count to ``most``. Messages of groups have their own index, so there are two looks."""
         found = sa.select(sa.literal(1).label("one")).select_from(self.m).where(which)
+        key = self.m.c.group_key
+        both = sa.union_all(found.where(key.is_(None)), found.where(key.is_not(None)))
         if most is not None:
-            found = found.limit(most)
-        return sa.select(sa.func.count()).select_from(found.subquery()).scalar_subquery()
+            both = both.limit(most)
+        return sa.select(sa.func.count()).select_from(both.subquery()).scalar_subquery()
 
-    def purge(self, connection: sa.Connection, n: int, *, expired: bool) -> int:
-        """Delete up to ``n`` messages, or those that have expired; how many were looked at."""
+    def purge(
+        self, connection: sa.Connection, after: int, n: int, *, expired: bool
+    ) -> tuple[int | None, int]:
+        """Delete about ``n`` messages after an id, or those that have expired.
+
+        Return the last id, which is ``None`` at the end, and the number of deleted messages. A
+        look from the begin would read all that were deleted before.
+        """
         m = self.m
-        found = sa.select(m.c.id).where(self.mine(m))
+        which = sa.and_(self.mine(m), m.c.id > after)
         if expired:
-            found = found.where(m.c.expires_at <= self.place.begun)
-        ids = list(connection.scalars(found.limit(n)))
-        if ids:
-            connection.execute(sa.delete(m).where(m.c.id.in_(ids), self.mine(m)))
-        return len(ids)
+            which = sa.and_(which, m.c.expires_at <= self.place.begun)
+        found = sa.select(m.c.id).where(which).order_by(m.c.id).limit(n).subquery()
+        last = connection.scalar(sa.select(sa.func.max(found.c.id)))
+        if last is None:
+            return None, 0
+        gone = connection.execute(sa.delete(m).where(which, m.c.id <= last))
+        return int(last), int(gone.rowcount)
 
 
 # -- wait for messages -----------------------------------------------------------------------------

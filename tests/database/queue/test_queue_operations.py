@@ -18,6 +18,7 @@ from optilock.queue import (
     MessageTooLarge,
     Queue,
     ReceiptExpired,
+    message_operations,
 )
 from tests.support.queues import CLOCK, bodies, made, make_tables, shift
 from tests.support.queues import queue as queue
@@ -197,6 +198,24 @@ def test_what_has_expired_is_not_handed_out_and_does_not_stay(queue, engine):
     assert queue.metrics(exact=True).waiting == 0
     assert queue.purge(expired=True) == 4
     assert queue.purge() == 1
+
+
+def test_a_purge_goes_on_behind_what_it_has_deleted(queue, engine, monkeypatch):
+    monkeypatch.setattr(message_operations, "_CHUNK", 3)
+    other = Queue(engine, "other")
+    for number in range(4):
+        queue.send_many([number, Draft("grouped", group="g")])
+        other.send(number)
+    queue.send_many([Draft("short", ttl=1)] * 4)
+    shift(engine, 2)
+    held = queue.receive(2)
+    assert queue.purge(expired=True) == 4
+    assert queue.purge() == 8
+    assert queue.purge() == 0
+    with pytest.raises(MessageNotFound):
+        queue.delete(*held)
+    assert other.metrics().waiting == 4
+    other.close()
 
 
 def test_metrics(queue, engine):
