@@ -83,7 +83,13 @@ def has_one_spelling(mapper: Mapper[Any]) -> bool:
     Text need not be: a collation, or its type, may ignore case, blanks and more, and a type of the
     application, or of one database, may have one form of several.
     """
-    return all(isinstance(kind, _EXACT) for one in _kinds(mapper) for kind in _forms(one))
+    for column in mapper.primary_key:
+        kind = column.type
+        if not isinstance(kind, _EXACT):
+            return False
+        if not all(isinstance(variant, _EXACT) for variant in variants_of(kind)):
+            return False
+    return True
 
 
 def is_of_texts(mapper: Mapper[Any]) -> bool:

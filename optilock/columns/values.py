@@ -94,7 +94,7 @@ def surely_holds(value: Any, kind: TypeEngine[Any]) -> bool:
     """Return whether a column of this type holds the value in every database."""
     if isinstance(kind, TypeDecorator) and not isinstance(kind, sa.Interval):
         return True
-    check, _ = _family(kind)
+    check, _ = _FAMILIES.get(type(kind)) or _family(kind)
     return check is not None and check(value, kind, _CERTAIN, None)
 
 
@@ -131,7 +131,7 @@ _NUMBER = re.compile(
 
 
 def _integer(value: Any, kind: Any, limits: Limits, dialect: Any) -> bool:
-    whole = _as_number(value, kind, limits)
+    whole = value if type(value) is int else _as_number(value, kind, limits)
     if isinstance(whole, Decimal):
         if not whole.is_finite() or whole.adjusted() > 20 or whole != int(whole):
             return False

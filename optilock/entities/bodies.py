@@ -17,10 +17,11 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.orm import Mapper, Session
 
+from optilock.columns.values import surely_holds
 from optilock.errors import BadEntity, ConfigurationError, short_text
 from optilock.mapped import HINT_ADD_TOKEN, facts, is_expression
 from optilock.mapping.moves import version_from
-from optilock.preconditions.client_values import reason_to_refuse, refuse_deep, refuse_unfit
+from optilock.preconditions.client_values import FLAT, reason_to_refuse, refuse_deep, refuse_unfit
 from optilock.undocumented.connections import default_in_ddl
 from optilock.watched.aggregates import roots_of
 from optilock.watched.session.record import is_watched
@@ -45,16 +46,13 @@ def values_by_attribute(mapper: Mapper[Any], call: str, values: Any, session: Se
             detail="What was sent is no object of names and values.",
         )
     found: Values = {}
+    known = facts(mapper)
     for name, value in values.items():
-        why = _why_not(mapper, name)
-        if why is not None:
-            raise BadEntity(
-                f"{cls} cannot be written with {short_text(name)}: {why}. There are:"
-                f" {', '.join(sorted(_writable(mapper)))}. Nothing was sent.",
-                (str(name),),
-                detail="What was sent has a name that is unknown, or not to be written.",
-            )
-        name = mapper.synonyms[name].name if name in mapper.synonyms else name
+        if not isinstance(name, str) or name not in known.editable:
+            name = _renamed(mapper, name)
+        if type(value) in FLAT and surely_holds(value, known.columns[name].type):
+            found[name] = value  # nearly always
+            continue
         if is_expression(value):
             raise ConfigurationError(
                 f"entities.{call}() got SQL as the value of {cls}.{name}: an entity carries values."
@@ -66,8 +64,22 @@ def values_by_attribute(mapper: Mapper[Any], call: str, values: Any, session: Se
     return found
 
 
-def _writable(mapper: Mapper[Any]) -> Iterable[str]:
-    return (name for name in facts(mapper).columns if _why_not(mapper, name) is None)
+def _renamed(mapper: Mapper[Any], name: Any) -> str:
+    """Return the attribute that another name stands for.
+
+    Raises:
+        BadEntity: it stands for none that can be written.
+    """
+    why = _why_not(mapper, name)
+    if why is None:
+        return mapper.synonyms[name].name
+    known = facts(mapper)
+    raise BadEntity(
+        f"{mapper.class_.__name__} cannot be written with {short_text(name)}: {why}. There are:"
+        f" {', '.join(sorted(known.editable.intersection(known.columns)))}. Nothing was sent.",
+        (str(name),),
+        detail="What was sent has a name that is unknown, or not to be written.",
+    )
 
 
 def _why_not(mapper: Mapper[Any], name: Any) -> str | None:
@@ -140,10 +152,11 @@ def _default_in(column: sa.Column[Any], connection: sa.Connection) -> sa.ColumnE
 
 def _others(mapper: Mapper[Any], values: Values) -> list[tuple[str, sa.Column[Any]]]:
     """Return the columns that a client may name and has omitted."""
+    known = facts(mapper)
     return [
         (name, column)
-        for name, column in facts(mapper).columns.items()
-        if name not in values and _why_not(mapper, name) is None and column.identity is None
+        for name, column in known.columns.items()
+        if name not in values and name in known.editable and column.identity is None
     ]
 
 

@@ -32,8 +32,7 @@ With ``idempotency`` a request that is sent again after its answer was lost coun
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from dataclasses import replace as with_
 from functools import cached_property, update_wrapper
@@ -204,7 +203,7 @@ def replace(given: ArgumentsWithValues) -> Stored:
     asked = asked.of_stored_row(session)
     versions = asked.wanted
     change = Change(mapper, asked.row.identity, values | plain, computed, versions, made=made)
-    return _write(session, _recognisable(change, given.idempotency, asked.request(values)), asked)
+    return _write(session, _recognisable(change, given, asked, values), asked)
 
 
 @_operation(ArgumentsWithValues)
@@ -221,7 +220,7 @@ def merge(given: ArgumentsWithValues) -> Stored:
     asked = asked.of_stored_row(session)
     versions = asked.wanted
     change = Change(mapper, asked.row.identity, values, versions=versions, still=still, made=made)
-    return _write(session, _recognisable(change, given.idempotency, asked.request(values)), asked)
+    return _write(session, _recognisable(change, given, asked, values), asked)
 
 
 @_operation(Arguments)
@@ -274,9 +273,13 @@ def _insert(call: str, given: ArgumentsWithValues) -> Stored:
     refuse_unfit_key(session, mapper, identity)
     row = given.etags.of_row(mapper, identity or ())
     new = NewRow(mapper, identity, values, made)
-    new = _recognisable(new, given.idempotency, Request(call, row, (), values))
-    with _with_current_tag(row):
+    if given.idempotency is not None:
+        new = _marked(new, given.idempotency, Request(call, row, (), values))
+    try:
         return _stored(row, insert_row(session, new, status=412 if absent else 409))
+    except _ABOUT_ROW as error:
+        _give_current_tag(row, error)
+        raise
 
 
 def _upsert(call: str, given: ArgumentsWithValues, *, whole: bool) -> Stored:
@@ -294,8 +297,11 @@ def _upsert(call: str, given: ArgumentsWithValues, *, whole: bool) -> Stored:
     refuse_unfit_key(session, mapper, identity)
     changed = frozenset({*values, *(reset_attributes(mapper, values) if whole else ())})
     row = given.etags.of_row(mapper, identity)
-    with _with_current_tag(row):
+    try:
         return _stored(row, upsert_row(session, NewRow(mapper, identity, values, made), changed))
+    except _ABOUT_ROW as error:
+        _give_current_tag(row, error)
+        raise
 
 
 def _new_values(
@@ -338,16 +344,16 @@ class RowDemand:
     row: RowTags
     if_match: Any
     if_none_match: Any
+    #: The row must be in one of these versions; ``None``: in any.
+    wanted: tuple[Any, ...] | None = field(init=False)
 
     def __post_init__(self) -> None:
-        _ = self.wanted  # a bad condition raises here
-
-    @cached_property
-    def wanted(self) -> tuple[Any, ...] | None:
-        """The row must be in one of these versions; ``None``: in any."""
-        refuse_star(self.call, self.if_none_match)
-        found = demanded_versions(self.call, self.row, self.if_match)
-        return exclude_named(self.call, self.row, found, self.if_none_match)
+        if self.if_none_match is not None:
+            refuse_star(self.call, self.if_none_match)
+        wanted = demanded_versions(self.call, self.row, self.if_match)
+        if self.if_none_match is not None:
+            wanted = exclude_named(self.call, self.row, wanted, self.if_none_match)
+        object.__setattr__(self, "wanted", wanted)
 
     def of_stored_row(self, session: Session) -> RowDemand:
         """Return the same for the key as the database stores it, if no tag is of the given key.
@@ -358,7 +364,7 @@ class RowDemand:
         row = self.row
         refuse_impossible_key(session, row.mapper, row.identity)
         is_demanded = not self.is_sure and _has_demands(session, row.mapper)
-        if has_one_spelling(row.mapper) or not (self.wanted == () or is_demanded):
+        if not (self.wanted == () or is_demanded) or has_one_spelling(row.mapper):
             return self
         flush_before(session, {})
         stored = stored_key(connection_to_write(session, row.mapper), row.mapper, row.identity)
@@ -366,13 +372,15 @@ class RowDemand:
             return self
         return with_(self, row=with_(row, identity=stored))
 
-    @property
+    @cached_property
     def is_sure(self) -> bool:
         """Whether the key is known to be the row's own, spelled as it is stored."""
+        mapper = self.row.mapper
+        if has_one_spelling(mapper):
+            return True
         given = self.if_match if isinstance(self.if_match, (list, tuple)) else (self.if_match,)
         by_tag = self.wanted is not None and not any(isinstance(one, Version) for one in given)
-        mapper = self.row.mapper
-        return has_one_spelling(mapper) or (by_tag and is_of_texts(mapper))
+        return by_tag and is_of_texts(mapper)
 
     def request(self, values: Mapping[str, Any]) -> Request:
         return Request(self.call, self.row, self.wanted, values)
@@ -387,36 +395,41 @@ def _has_demands(session: Session, mapper: Mapper[Any]) -> bool:
 # -- writing ---------------------------------------------------------------------------------------
 
 
-def _recognisable(row: T, idempotency: Idempotency | None, request: Request) -> T:
+def _recognisable(
+    change: Change, given: Arguments, asked: RowDemand, values: Mapping[str, Any]
+) -> Change:
+    if given.idempotency is None:
+        return change
+    return _marked(change, given.idempotency, asked.request(values))
+
+
+def _marked(row: T, idempotency: Idempotency, request: Request) -> T:
     """Return the row with the version by which the request is recognised when it comes again."""
-    mark = None if idempotency is None else mark_of(idempotency, request)
+    mark = mark_of(idempotency, request)
     return row if mark is None else with_(row, made=mark.version, is_ours=mark.is_ours)
 
 
 def _write(session: Session, change: Change, asked: RowDemand) -> Stored:
     if not asked.is_sure and not _has_demands(session, change.mapper):
         change = with_(change, respelled=True)
-    with _with_current_tag(asked.row):
-        return _stored(asked.row, write_row(session, change))
-
-
-@contextmanager
-def _with_current_tag(row: RowTags) -> Iterator[None]:
-    """Give an error of the row the current tag of that row."""
     try:
-        yield
-    except NotFound:
-        mark_not_met()
+        return _stored(asked.row, write_row(session, change))
+    except _ABOUT_ROW as error:
+        _give_current_tag(asked.row, error)
         raise
-    except PreconditionFailed as error:
-        mark_not_met()
+
+
+_ABOUT_ROW = (NotFound, PreconditionFailed, AlreadyExists)
+
+
+def _give_current_tag(row: RowTags, error: Exception) -> None:
+    """Give an error of the row the current tag of that row."""
+    mark_not_met()
+    if isinstance(error, PreconditionFailed):
         (entry,) = error.entries
         error.etag = _current_tag(row, entry.identity, entry.database)
-        raise
-    except AlreadyExists as error:
-        mark_not_met()
+    elif isinstance(error, AlreadyExists):
         error.etag = _current_tag(row, error.identity, error.database)
-        raise
 
 
 def _current_tag(row: RowTags, identity: Identity, stored: Mapping[str, Any] | None) -> str | None:

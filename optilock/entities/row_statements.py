@@ -260,7 +260,8 @@ def _in(table: Table, key: Any) -> Any:
 def _named(change: Change, *, made: bool) -> dict[str, Any]:
     known = facts(change.mapper)
     params = {known.columns[name].key: value for name, value in change.values.items()}
-    params.update({f"{KEY}{i}": value for i, value in enumerate(change.identity)})
+    for number, value in enumerate(change.identity):
+        params[f"{KEY}{number}"] = value
     if change.versions is not None:
         one = change.only_version
         params[EXPECTED] = list(change.versions) if one is None else one

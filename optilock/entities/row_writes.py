@@ -104,7 +104,8 @@ def write_row(session: Session, change: Change) -> WrittenRow:
     if told is _MISSED:
         _forget(session, write)
         raise _not_written(change)
-    note_moves(session, mapper, moves)
+    if moves:
+        note_moves(session, mapper, moves)
     version = _version(connection, change, form, write, told)
     change = _as_stored(session, connection, change, write, key)
     _update_object(session, change, version)
@@ -298,9 +299,10 @@ def _not_written(change: Change) -> NotWritten:
 
 def _update_object(session: Session, change: Change, version: Any) -> None:
     """Bring the session's object of the row, if there is one, up to date."""
+    if not session.identity_map:
+        return
     mapper, identity = change.mapper, change.identity
-    key = mapper.identity_key_from_primary_key(identity)
-    obj = session.identity_map.get(key) if session.identity_map else None
+    obj = session.identity_map.get(mapper.identity_key_from_primary_key(identity))
     if obj is None:
         return
     if change.deletes:

@@ -48,6 +48,8 @@ def demanded_versions(call: str, row: RowTags, if_match: Any) -> tuple[Any, ...]
     if isinstance(if_match, str) and if_match == STAR:
         compared()
         return None
+    if isinstance(if_match, Version):
+        return (_typed(mapper, call, if_match.value),)
     given = _listed(if_match)
     bare = tuple(_typed(mapper, call, one.value) for one in given if isinstance(one, Version))
     sent = [_one_tag(call, "if_match", one) for one in given if not isinstance(one, Version)]

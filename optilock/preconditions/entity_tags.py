@@ -206,7 +206,8 @@ class RowTags:
     def tag(self, version: Any) -> str:
         """Return the tag of the row in this version."""
         text = self._text_of(version)
-        return f'"{next(self._seals(text))}.{text}"'
+        seal = next(self._seals(text)) if self.etags.keys else self._digest
+        return f'"{seal}.{text}"'
 
     def _text_of(self, version: Any) -> str:
         return text_of(version, self.mapper.class_.__name__)

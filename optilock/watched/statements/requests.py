@@ -10,17 +10,17 @@ Two rules, for watched sessions (those of units are):
   (:mod:`optilock.unit.conditions`), and the guard checks statements that listeners send in one.
 
 Both rules cover all that the session's connections send: rows of a flush, statements, bulk calls,
-entities, SQL text. Only connections of such sessions have a listener, and none where no request
-carries a condition.
+entities, SQL text. An engine gets one listener when the first such session begins on it, and keeps
+it: to add and remove one for each transaction takes longer than all its calls.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
-from weakref import ref
+from weakref import WeakSet, ref
 
-from sqlalchemy import Connection, Delete, Dialect, Insert, Update, event
+from sqlalchemy import Connection, Delete, Dialect, Engine, Insert, Update, event
 from sqlalchemy.orm import Session, SessionTransaction
 from sqlalchemy.orm.attributes import instance_state
 
@@ -45,6 +45,9 @@ from optilock.watched.statements.unguarded import (
 
 #: An attribute of a session: its writes for a request whose condition was not compared.
 _KEY = "_optilock_request"
+#: An attribute of a connection: the :class:`Sent` of the sessions that it serves.
+_SENT = "_optilock_sent"
+_heard: WeakSet[Engine] = WeakSet()
 
 
 class Sent:
@@ -63,7 +66,10 @@ class Sent:
     def listen(self, connection: Connection) -> None:
         if connection not in self._connections:
             self._connections.append(connection)
-            event.listen(connection, "before_cursor_execute", self._before_cursor_execute)
+            connection.__dict__[_SENT] = (*connection.__dict__.get(_SENT, ()), self)
+            if connection.engine not in _heard:
+                event.listen(connection.engine, "before_cursor_execute", _before_cursor_execute)
+                _heard.add(connection.engine)
 
     def note(self, session: Session) -> None:
         """Record the objects that the session flushes."""
@@ -87,12 +93,13 @@ class Sent:
         self._written = [one for one in self._written if savepoint not in one[1]]
 
     def over(self) -> None:
-        """Remove the listeners: the transaction has ended."""
+        """Look at no more statements: the transaction has ended."""
         session = self._session()
         if session is not None:
             session.__dict__.pop(_KEY, None)
         for connection in self._connections:
-            event.remove(connection, "before_cursor_execute", self._before_cursor_execute)
+            others = tuple(one for one in connection.__dict__[_SENT] if one is not self)
+            connection.__dict__[_SENT] = others
         self._connections = []
 
     @property
@@ -116,9 +123,8 @@ class Sent:
             tables = dict.fromkeys(table for table, _ in self._written)
             raise not_compared_error(self._request, ", ".join(tables))
 
-    def _before_cursor_execute(
-        self, connection: Any, cursor: Any, sql: str, parameters: Any, context: Any, many: bool
-    ) -> None:
+    def look_at(self, connection: Connection, sql: str, context: Any) -> None:
+        """Note a statement that is to be sent, or refuse it."""
         for name, statement in _written(sql, context):
             adds = isinstance(statement, Insert) and not changes_stored_rows(statement)
             if self._every_row and not adds and self._record.flush is None:
@@ -201,6 +207,13 @@ def _listen() -> None:
 
 
 call_before_first(_listen)
+
+
+def _before_cursor_execute(
+    connection: Any, cursor: Any, sql: str, parameters: Any, context: Any, many: bool
+) -> None:
+    for sent in connection.__dict__.get(_SENT, ()):
+        sent.look_at(connection, sql, context)
 
 
 def _written(sql: str, context: Any) -> Iterator[tuple[str, Any]]:

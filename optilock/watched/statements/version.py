@@ -76,9 +76,10 @@ def _names_set(statement: sa.Update, params: Any) -> set[str]:
 
 def class_stands_still(session: Session, mapper: Mapper[Any]) -> bool:
     """Return whether a ``no_bump`` block is open for all rows, or for this class."""
-    return any(
+    blocks = session_record(session).no_bump_blocks
+    return bool(blocks) and any(
         issubclass(mapper.class_, still.classes) if still.classes else not still.objects
-        for still in session_record(session).no_bump_blocks
+        for still in blocks
     )
 
 
