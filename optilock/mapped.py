@@ -17,8 +17,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
+from datetime import date, datetime, time
+from decimal import Decimal
 from functools import cached_property
+from types import NoneType
 from typing import Any
+from uuid import UUID
 
 import sqlalchemy as sa
 from sqlalchemy.orm import InstanceState, Mapper
@@ -43,6 +47,8 @@ HINT_ADD_TOKEN = (
 )
 
 _KEY = "_optilock_facts"
+#: Types of values that are no SQL, cannot be changed, and have no other values inside.
+PLAIN = frozenset({str, int, float, bool, bytes, NoneType, Decimal, UUID, date, datetime, time})
 #: In the ``info`` of a column that is no value of its row (:mod:`optilock.leases`).
 NOT_A_VALUE = "optilock_beside"
 
@@ -85,7 +91,9 @@ def joined_groups(groups: Iterable[Iterable[str]]) -> tuple[frozenset[str], ...]
 
 def is_expression(value: Any) -> bool:
     """Return whether the value is SQL, which the database evaluates."""
-    return isinstance(value, sa.ClauseElement) or hasattr(value, "__clause_element__")
+    return type(value) not in PLAIN and (
+        isinstance(value, sa.ClauseElement) or hasattr(value, "__clause_element__")
+    )
 
 
 def always_there(source: sa.FromClause) -> set[sa.FromClause]:

@@ -48,7 +48,7 @@ class Write(NamedTuple):
         version, held = shape.token, self.params.get(shape.token.parameter)
         if version not in shape.conditions or known.same(known.token, held, stored[known.token]):
             return ()
-        return (version,)
+        return shape.version_alone
 
     def failed(self, seen: Sequence[Any]) -> tuple[Condition, ...]:
         """The conditions that are not true of a row of which this was seen."""
@@ -193,6 +193,11 @@ class Shape:
         where = [one.clause(parameter) for one in (*self.keys, *self.demanded)]
         statement = self.table.update().where(*where).values(values)
         return replace(self, statement=statement, conditions=self.demanded, bare=None, forms={})
+
+    @cached_property
+    def version_alone(self) -> tuple[Condition, ...]:
+        """The condition that a row fails which is in another version: one tuple for all rows."""
+        return (self.token,)
 
     @cached_property
     def matches(self) -> tuple[Match, ...]:

@@ -19,9 +19,9 @@ from sqlalchemy.orm import Mapper, Session
 
 from optilock.columns.values import surely_holds
 from optilock.errors import BadEntity, ConfigurationError, short_text
-from optilock.mapped import HINT_ADD_TOKEN, facts, is_expression
+from optilock.mapped import HINT_ADD_TOKEN, PLAIN, facts, is_expression
 from optilock.mapping.moves import version_from
-from optilock.preconditions.client_values import FLAT, reason_to_refuse, refuse_deep, refuse_unfit
+from optilock.preconditions.client_values import reason_to_refuse, refuse_deep, refuse_unfit
 from optilock.undocumented.connections import default_in_ddl
 from optilock.watched.aggregates import roots_of
 from optilock.watched.session.record import is_watched
@@ -50,7 +50,7 @@ def values_by_attribute(mapper: Mapper[Any], call: str, values: Any, session: Se
     for name, value in values.items():
         if not isinstance(name, str) or name not in known.editable:
             name = _renamed(mapper, name)
-        if type(value) in FLAT and surely_holds(value, known.columns[name].type):
+        if type(value) in PLAIN and surely_holds(value, known.columns[name].type):
             found[name] = value  # nearly always
             continue
         if is_expression(value):

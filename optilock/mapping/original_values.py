@@ -21,6 +21,7 @@ import functools
 import pickle
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from types import MappingProxyType
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
 
@@ -211,6 +212,20 @@ def value_as_read(state: State, name: str) -> Any:
     return _loaded(state, name)
 
 
+def all_as_read(state: State, names: Iterable[str]) -> Values:
+    """Return the same of several attributes; those that were never read are missing."""
+    seen = state.__dict__.get(_SEEN)
+    if seen is not None:
+        found = {name: seen.get(name, NO_VALUE) for name in names}
+    else:
+        before, held, kept = state.committed_state, state.dict, state.info.get(_COPIES) or _NONE
+        found = {
+            name: kept[name]() if name in kept else before.get(name, held.get(name, NO_VALUE))
+            for name in names
+        }
+    return {name: value for name, value in found.items() if value is not NO_VALUE}
+
+
 def _loaded(state: State, name: str) -> Any:
     value = state.committed_state.get(name, state.dict.get(name, NO_VALUE))
     return original_of(state, name, value)
@@ -232,11 +247,11 @@ def _read_again(state: State, context: Any, attrs: Collection[str] | None) -> No
 
 def changed_names(state: State) -> set[str]:
     """Return the column attributes whose value differs from the one that was read."""
-    record = facts(state.mapper)
+    record, held = facts(state.mapper), state.dict
     return {
         name
         for name in state.committed_state
-        if name in record.columns and name in state.dict and not _unchanged(record, state, name)
+        if name in record.columns and name in held and not _unchanged(record, state, name)
     }
 
 
@@ -298,6 +313,7 @@ def _never_read(state: State, name: str) -> ConfigurationError:
 # -- copies of mutable values ----------------------------------------------------------------------
 
 _COPIES = "optilock.mapping.originals"  # as older releases pickled it
+_NONE: Mapping[str, Any] = MappingProxyType({})
 #: The values of these types cannot be changed in place.
 _PLAIN_TYPES = (
     types.String,

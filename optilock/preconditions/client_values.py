@@ -20,7 +20,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from datetime import date, datetime, time
 from decimal import Decimal
-from types import NoneType
 from typing import Any
 from uuid import UUID
 
@@ -32,7 +31,7 @@ from optilock.columns.identities import identity_given
 from optilock.columns.values import can_hold, describe_accepted, surely_holds
 from optilock.dialects import database_of
 from optilock.errors import BadEntity, NotFound
-from optilock.mapped import Identity, facts
+from optilock.mapped import PLAIN, Identity, facts
 from optilock.resolvers.diff3 import normalize_line_ends, restore_line_ends
 from optilock.undocumented.connections import type_on
 from optilock.undocumented.mappers import names_in_composite
@@ -44,8 +43,6 @@ from optilock.watched.session.connections import engine_to_write
 _LONGEST = 200
 #: Levels of a nested value. ``json`` and ``copy`` use up to two of Python's 1000 calls for a level.
 _DEEPEST = 200
-#: Types of values that have no others inside, and are no SQL.
-FLAT = frozenset({str, int, float, bool, bytes, NoneType, Decimal, UUID, date, datetime, time})
 
 
 def check_names(mapper: Mapper[Any], given: Any, what: str) -> None:
@@ -83,7 +80,7 @@ def refuse_deep(mapper: Mapper[Any], name: object, value: object) -> None:
     Raises:
         BadEntity: the value is nested too deeply.
     """
-    if type(value) in FLAT:  # to ask whether a value is a Mapping is slow
+    if type(value) in PLAIN:  # to ask whether a value is a Mapping is slow
         return
     level = [value] if isinstance(value, (Mapping, list, tuple)) else []
     depth = 0

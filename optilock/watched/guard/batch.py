@@ -166,13 +166,14 @@ def add_second_update(flush: Flush, write: Write) -> None:
     if missed is None or missed.attempt.action != "update":
         return
     missed.expressions = {**missed.expressions, **write.shape.expressions}
-    missed.__dict__.pop("entry", None)
-    missed.attempt = attempt_of(
-        state,
-        flush.action_on(state),
-        missed.attempt.original.get(facts(state.mapper).token),
-        expressions=missed.expressions,
-        computed=write.shape.prefetch,
+    missed.set_attempt(
+        attempt_of(
+            state,
+            flush.action_on(state),
+            missed.attempt.original.get(facts(state.mapper).token),
+            expressions=missed.expressions,
+            computed=write.shape.prefetch,
+        )
     )
 
 
@@ -198,7 +199,7 @@ def _missed(flush: Flush, connection: Connection, write: Write) -> Missed:
     missed = Missed(state, state.obj(), connection, attempt)
     missed.touched = shape.ignored_only and facts(state.mapper).token in state.committed_state
     flush.add_miss(missed)
-    flush.missed.add((shape.table, write.key()))
+    flush.missed.setdefault(shape.table, set()).add(shape.place_of(params))
     return missed
 
 

@@ -14,11 +14,12 @@ from typing import Any, NamedTuple, TypeVar
 from sqlalchemy import Connection, Table
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Mapper, Session, UOWTransaction
+from sqlalchemy.orm.attributes import instance_state
 from sqlalchemy.orm.exc import StaleDataError
 
 from optilock.conditions.write import Shape, Write
 from optilock.errors import Action, LinkGone, prepend_line
-from optilock.mapped import State, facts
+from optilock.mapped import Identity, State, facts
 from optilock.mapping.moves import does_not_move
 from optilock.watched.rows.entries import Attempt, Missed
 from optilock.watched.session.record import SessionRecord
@@ -110,7 +111,9 @@ class Flush:
     doomed: Any = None
     #: Rows are sent before listeners of rows are called.
     listening = False
-    _states: dict[Any, State] | None = None
+    _states: dict[Mapper[Any], dict[Identity, State]] | None = None
+    #: How many objects were looked for without these.
+    _asked = 0
 
     def __init__(
         self,
@@ -136,7 +139,7 @@ class Flush:
         #: Rows that were not found as they were read, and their tables and keys.
         self.misses: list[Missed] = []
         self.missed_states: dict[State, Missed] = {}
-        self.missed: set[tuple[Any, Any]] = set()
+        self.missed: dict[Table, set[Any]] = {}
         #: Rows without a version that belong to them, by the statements that would write them.
         self.left_out: dict[Any, Any] = {}
         self.expire_later: list[tuple[State, str]] = []
@@ -173,11 +176,12 @@ class Flush:
 
     def is_missed(self, write: Write) -> bool:
         """Return whether nothing more is sent for the row."""
-        if self.missed and (write.shape.table, write.key()) in self.missed:
+        shape, params = write
+        if self.missed and shape.place_of(params) in self.missed.get(shape.table, ()):
             return True
         if not self.skipped:
             return False
-        return self.find(write.shape.mapper, write.shape.identity_of(write.params)) in self.skipped
+        return self.find(shape.mapper, shape.identity_of(params)) in self.skipped
 
     # -- whose row it is ---------------------------------------------------------------------
 
@@ -190,15 +194,23 @@ class Flush:
 
     def find(self, mapper: Mapper[Any], identity: tuple[Any, ...]) -> State | None:
         """Return the object of this flush with that key."""
-        return self.states().get((facts(mapper).root, identity))
+        if self.uow is None or not self.uow.states:
+            return None  # a listener asks before SQLAlchemy has said what it will write
+        if self._states is None and self._asked < _FEW:
+            self._asked += 1
+            obj = self.session.identity_map.get(mapper.identity_key_from_primary_key(identity))
+            state = None if obj is None else instance_state(obj)
+            if state is not None and self.uow.states.get(state, _DELETED)[0] is False:
+                return state
+        return self.states_of(facts(mapper).root).get(identity)
 
-    def states(self) -> dict[Any, State]:
-        """Return the objects of this flush by their rows."""
+    def states_of(self, root: Mapper[Any]) -> Mapping[Identity, State]:
+        """Return the objects of this flush by the keys of their rows, of one hierarchy."""
         if self._states is None:
             if self.uow is None or not self.uow.states:
-                return {}  # a listener asks before SQLAlchemy has said what it will write
+                return {}
             self._states = _by_row(self.uow)
-        return self._states
+        return self._states.get(root, {})
 
     def is_delete(self, state: State) -> bool:
         return self.uow is not None and self.uow.states.get(state, (False, False))[0]
@@ -211,13 +223,21 @@ class Flush:
         return self.uow is not None and bool(self.uow.states) and not self.settled
 
 
-def _by_row(uow: UOWTransaction) -> dict[Any, State]:
-    found: dict[Any, State] = {}
-    roots = {mapper: facts(mapper).root for mapper in uow.mappers}
+#: So many objects of a flush are looked for in the session, and more in a dictionary of them all.
+_FEW = 32
+_DELETED = (True, True)
+
+
+def _by_row(uow: UOWTransaction) -> dict[Mapper[Any], dict[Identity, State]]:
+    found: dict[Mapper[Any], dict[Identity, State]] = {}
+    of_class: dict[Mapper[Any], dict[Identity, State]] = {}
     for state, (is_delete, _) in uow.states.items():
-        mapper = state.mapper
+        mapper = state.manager.mapper  # state.mapper would be kept on each object
+        rows = of_class.get(mapper)
+        if rows is None:
+            rows = of_class[mapper] = found.setdefault(facts(mapper).root, {})
         key = state.key or mapper.identity_key_from_instance(state.obj())
-        place = (roots.get(mapper) or facts(mapper).root, tuple(key[1]))
-        if place not in found or not is_delete:
-            found[place] = state
+        identity = tuple(key[1])
+        if not is_delete or identity not in rows:
+            rows[identity] = state
     return found

@@ -201,13 +201,11 @@ def _unwritten(session: Session) -> Iterable[Attempt]:
     flush: Flush | None = record.flush
     if flush is not None:
         remember(flush)
-        by_row, sides = flush.states(), flush.wanted
-    else:
-        states = dict.fromkeys((instance_state(obj) for obj in session.dirty), False)
-        states |= dict.fromkeys((instance_state(obj) for obj in session.deleted), True)
-        by_row = {place_of(state): state for state in states if state.key is not None}
-        sides = attempts_in(states, record.sent)
-    return [_assigned(by_row[side.place], side) for side in sides]
+        return [_assigned(flush.states_of(one.place[0])[one.identity], one) for one in flush.wanted]
+    states = dict.fromkeys((instance_state(obj) for obj in session.dirty), False)
+    states |= dict.fromkeys((instance_state(obj) for obj in session.deleted), True)
+    by_row = {place_of(state): state for state in states if state.key is not None}
+    return [_assigned(by_row[side.place], side) for side in attempts_in(states, record.sent)]
 
 
 def _assigned(state: State, side: Attempt) -> Attempt:

@@ -15,7 +15,6 @@ import enum
 import uuid
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any
 
 from sqlalchemy import (
@@ -23,12 +22,12 @@ from sqlalchemy import (
     Column,
     Connection,
 )
-from sqlalchemy.orm import NO_VALUE, Mapper, RelationshipDirection, Session
+from sqlalchemy.orm import Mapper, RelationshipDirection, Session
 
 from optilock.dialects import database_of
 from optilock.errors import Action, Computed, Entry, NotWritten
-from optilock.mapped import Identity, Place, State, facts, identity_of, is_expression
-from optilock.mapping.original_values import changed_names, compared_names, value_as_read
+from optilock.mapped import PLAIN, Identity, Place, State, facts, identity_of, is_expression
+from optilock.mapping.original_values import all_as_read, changed_names, compared_names
 from optilock.resolvers.column_groups import conflicting_together
 from optilock.resolvers.resolution import Resolution
 from optilock.serialize import ReadOnly, difference, exact_sum
@@ -102,14 +101,16 @@ def _sides_of(state: State, version: Any, filled: Collection[str]) -> tuple[Valu
     original: Values = {}
     current: Values = {}
     changes: Values = {}
+    held, before = state.dict, all_as_read(state, class_facts.columns)
     for name in class_facts.columns:
         if name in filled and name not in state.committed_state:
             continue
-        if name in state.dict:
-            current[name] = detached_copy(state.dict[name], name)
-        before = value_as_read(state, name)
-        if before is not NO_VALUE and name not in younger:
-            original[name] = detached_copy(before, name)
+        if name in held:
+            value = held[name]
+            current[name] = value if type(value) in PLAIN else detached_copy(value, name)
+        if name in before and name not in younger:
+            value = before[name]
+            original[name] = value if type(value) in PLAIN else detached_copy(value, name)
         if name in edited and name != class_facts.token:
             changes[name] = current[name]
     return original, current, changes
@@ -120,9 +121,10 @@ def _expressions_of(state: State) -> dict[Column[Any], Any]:
 
     Call it before SQLAlchemy has sent them: then it takes them from the object.
     """
-    columns, found = facts(state.mapper).columns, {}
+    columns, held = facts(state.mapper).columns, state.dict
+    found: dict[Column[Any], Any] = {}
     for name in state.committed_state:
-        value: Any = state.dict.get(name)
+        value: Any = held.get(name)
         if name in columns and is_expression(value):
             clause = value if isinstance(value, ClauseElement) else value.__clause_element__()
             found[columns[name]] = clause
@@ -131,6 +133,8 @@ def _expressions_of(state: State) -> dict[Column[Any], Any]:
 
 def detached_copy(value: Any, name: str) -> Any:
     """Return the value itself, or a copy that later changes of the object do not reach."""
+    if type(value) in PLAIN:  # nearly always
+        return value
     if is_expression(value):
         return Computed(name)
     return value if isinstance(value, _IMMUTABLE) else copy.deepcopy(value)
@@ -150,15 +154,11 @@ def equal_to_stored(state: State, final: Values, uow: Any = None) -> None:
 
     ``refresh_flush`` informs mutable types and the application, as after a RETURNING.
     """
-    names = facts(state.mapper).columns
-    held = [
-        name
-        for name in names
-        if name in final and (name in state.dict or name in state.committed_state)
-    ]
+    names, values, before = facts(state.mapper).columns, state.dict, state.committed_state
+    held = [name for name in names if name in final and (name in values or name in before)]
     for name in held:
-        state.dict[name] = final[name]
-        state.committed_state.pop(name, None)
+        values[name] = final[name]
+        before.pop(name, None)
         state.expired_attributes.discard(name)
     for composite in state.mapper.composites:
         state.dict.pop(composite.key, None)
@@ -170,6 +170,8 @@ def equal_to_stored(state: State, final: Values, uow: Any = None) -> None:
 
 def stale_relationships(state: State, final: Values) -> list[str]:
     """Return the relationships whose foreign key differs from the one that the object held."""
+    if not state.mapper.relationships:
+        return []
     names = {column: name for name, column in facts(state.mapper).columns.items()}
     return [
         relationship.key
@@ -211,6 +213,7 @@ def entry_of(attempt: Attempt, stored: Values | None, *, demanded: bool = False)
 
     ``demanded``: the caller named the attempt's version, and may not have read it.
     """
+    known = facts(attempt.mapper)
     return Entry(
         model=attempt.mapper.class_,
         identity=attempt.identity,
@@ -221,11 +224,11 @@ def entry_of(attempt: Attempt, stored: Values | None, *, demanded: bool = False)
         database=None if stored is None else ReadOnly(stored),
         changes=ReadOnly(attempt.changes),
         conflicting=_conflicting(attempt, stored),
-        token=facts(attempt.mapper).token or None,
+        token=known.token or None,
         compared=_stored_otherwise(attempt, stored),
-        added=_NONE if not facts(attempt.mapper).commuting else ReadOnly(_added(attempt)),
+        added=_NONE if not known.commuting else ReadOnly(_added(attempt)),
         demanded=demanded,
-        table=facts(attempt.mapper).name,
+        table=known.name,
     )
 
 
@@ -268,12 +271,13 @@ def _conflicting(attempt: Attempt, stored: Values | None) -> frozenset[str]:
         return _NOTHING
     class_facts = facts(attempt.mapper)
     added: Values = _added(attempt) if class_facts.commuting else {}
+    ignored = class_facts.ignored
     both = [
         name
         for name, ours in attempt.changes.items()
         if name in stored
         and name not in class_facts.last_change
-        and class_facts.columns[name] not in class_facts.ignored
+        and class_facts.columns[name] not in ignored
         and _is_changed_by_both(attempt, name, ours, stored[name])
         and not (name in added and exact_sum(stored[name], added[name]) is not None)
     ]
@@ -289,7 +293,7 @@ def _is_changed_by_both(attempt: Attempt, name: str, ours: Any, theirs: Any) -> 
     return isinstance(ours, Computed) or not same(name, ours, theirs)
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class Missed:
     """A row that a write, or a read before it, did not find as it was read.
 
@@ -314,13 +318,20 @@ class Missed:
     touched: bool = False
     #: SQL expressions among our new values, in every table of the row.
     expressions: Mapping[Column[Any], Any] = field(init=False)
+    _entry: Entry[Any] | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         self.expressions = _expressions_of(self.state)
 
-    @cached_property
+    @property
     def entry(self) -> Entry[Any]:
-        return entry_of(self.attempt, self.stored)
+        if self._entry is None:
+            self._entry = entry_of(self.attempt, self.stored)
+        return self._entry
+
+    def set_attempt(self, attempt: Attempt) -> None:
+        """Replace our side, and with it the entry."""
+        self.attempt, self._entry = attempt, None
 
     @property
     def gone(self) -> bool:

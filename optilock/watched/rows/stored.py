@@ -52,7 +52,7 @@ def read_stored(
         names = {**names, **also}
     by_row = _ReadByRow(connection, mapper, database, names, params)
     if len(identities) > 1:
-        found = _read_together(by_row, identities, how, wait)
+        found = _read_together(by_row, identities, how, wait, is_kept=wait is None and not also)
     elif wait is None and not also:
         found = _read_one(connection, mapper, database, identities[0], how) if identities else {}
     else:
@@ -64,11 +64,14 @@ def read_stored(
 
 
 def _read_together(
-    by_row: _ReadByRow, identities: list[Identity], how: _How, wait: Wait | None
+    by_row: _ReadByRow, identities: list[Identity], how: _How, wait: Wait | None, *, is_kept: bool
 ) -> dict[Identity, Values]:
     connection, mapper, database, names, params = by_row
     keys, table = facts(mapper).rows[0], facts(mapper).table
-    query = partial(how.query, mapper, database, names, wait)
+    if is_kept:
+        query = partial(_query_of_rows, mapper, database, how)
+    else:
+        query = partial(how.query, mapper, database, names, wait)
     return {
         tuple(row[: len(keys)]): dict(zip(names, row[len(keys) :], strict=True))
         for row in rows_at(connection, query, table, keys, identities, params)
@@ -211,6 +214,16 @@ def _read_one(
     return {identity: rows[0]} if rows else {}
 
 
+def _query_of_rows(mapper: Mapper[Any], database: Database, how: _How) -> Select[Any]:
+    """Return the query for rows without their keys, made once."""
+    shapes = facts(mapper).shapes
+    place = "rows", database, how, database.has_hint(facts(mapper).table)
+    query: Select[Any] | None = shapes.get(place)
+    if query is None:
+        query = shapes[place] = how.query(mapper, database, how.columns(mapper))
+    return query
+
+
 def _query_of_one(mapper: Mapper[Any], database: Database, how: _How) -> _One:
     shapes = facts(mapper).shapes
     place = "one row", database, how, database.has_hint(facts(mapper).table)
@@ -239,7 +252,7 @@ def rows_at(
     step = database.keys_at_once(len(keys))
 
     def ask(some: Sequence[Identity]) -> Any:
-        return _sent(connection, query().where(database.at_keys(keys, some)), params)
+        return _sent(connection, query().where(database.at_keys(keys, some)), params).all()
 
     for start in range(0, len(identities), step):
         some = identities[start : start + step]

@@ -199,8 +199,7 @@ def _objects_concerned(
         return {} if state is None else {identity: state}
     held = objects_of(session, mapper)
     if flush is not None:
-        base = facts(mapper).root
-        held |= {key: state for (of, key), state in flush.states().items() if of is base}
+        held |= flush.states_of(facts(mapper).root)
     return held
 
 

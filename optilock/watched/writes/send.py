@@ -65,7 +65,7 @@ def read_missed(
     for write, identity in zip(writes, identities, strict=True):
         row = stored.get(identity)
         moved = () if row is None else write.moved(row)
-        found.append(Lost(write, row, (*moved, *failed.get(identity, ()))))
+        found.append(Lost(write, row, moved + failed.get(identity, ())))
     return found
 
 
