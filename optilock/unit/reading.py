@@ -440,10 +440,12 @@ class LockingPart(Part, option="strategy"):
 
     def begin(self, session: Session) -> None:
         session.__dict__[READS_KEY] = Reading(session, self.adaptive, MEMORY)
-        lock_where_written(session)
+        if type(session).get_bind is not Session.get_bind:
+            lock_where_written(session)
 
     def after(self, session: Session, error: BaseException | None) -> None:
-        forget_engine_choice(session)
+        if "get_bind" in session.__dict__:
+            forget_engine_choice(session)
         reading: Reading | None = session.__dict__.pop(READS_KEY, None)
         if reading is not None and error is not None:
             reading.remember(session, error)

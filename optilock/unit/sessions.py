@@ -111,8 +111,6 @@ def choose_engines(
 
 def lock_where_written(session: Session) -> None:
     """Send locking queries to the database that the session writes; a replica locks nothing."""
-    if type(session).get_bind is Session.get_bind:
-        return
     found = session.get_bind
 
     def get_bind(*args: Any, **asked: Any) -> Engine | Connection:

@@ -36,7 +36,7 @@ from optilock.unit.failures import note_failure
 from optilock.unit.next_attempt import NextAttempt
 from optilock.unit.options import Options
 from optilock.unit.outcomes import explain_commit, is_of_closed_transaction
-from optilock.unit.parts import leave_parts
+from optilock.unit.parts import Part, leave_parts
 from optilock.unit.round_trips import flush_inside_commit
 from optilock.unit.sessions import (
     ReplacedSession,
@@ -153,7 +153,8 @@ class OwnTransaction:
         if not self._open:
             return
         for part in self.parts:
-            part.before_flush(self.session)
+            if type(part).before_flush is not Part.before_flush:  # a call of every unit
+                part.before_flush(self.session)
         if self._may_end:
             self._refuse_if_ended()
         if flush_inside_commit(self.session, self.parts):
@@ -163,7 +164,8 @@ class OwnTransaction:
             return
         self.session.flush()
         for part in self.parts:
-            part.before_commit(self.session)
+            if type(part).before_commit is not Part.before_commit:
+                part.before_commit(self.session)
         if record_of(self.session).promises:
             check_before_commit(self.session)
         if has_scopes_to_end(self.session):
@@ -247,7 +249,8 @@ class OwnTransaction:
                 self._refuse_autocommit(connection)
             database.begin_savepoints(connection)
             for part in self.parts:
-                part.connected(self.session, connection)
+                if type(part).connected is not Part.connected:
+                    part.connected(self.session, connection)
             self._refuse_autocommit(connection)
             if self.token is not None:
                 self.token.connected(connection)

@@ -539,7 +539,7 @@ def test_a_connection_that_outlives_the_session_is_not_listened_to_any_more(
                 edit(session)
             with sessions.begin() as session:
                 session.get_one(Line, 1).text = "new"
-        assert len(connection.dispatch.before_cursor_execute) == 0
+        assert "_optilock_sent" not in connection.__dict__
         with sessions.begin() as session:
             edit(session)
 

@@ -21,11 +21,16 @@ conflicts to settle, it is a usual flush. The Endings are
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from operator import itemgetter
+from typing import Any
+
 from sqlalchemy import Connection
 from sqlalchemy.orm import Mapper
 
 from optilock.conditions.condition import first_explanation
-from optilock.conditions.write import Lost, Write
+from optilock.conditions.demands import FREE
+from optilock.conditions.write import Lost, Params, Shape, Write
 from optilock.dialects import database_of
 from optilock.mapped import facts
 from optilock.mapping.moves import undo_touch
@@ -70,6 +75,32 @@ def defer(flush: Flush, connection: Connection, write: Write) -> AcceptedResult:
         answer = flush.answers[shape] = AcceptedResult(shape, params)
     answer.context.compiled_parameters = (params,)  # SQLAlchemy asks before it sends the next row
     return answer
+
+
+#: What writes of one statement are, the deferred ones of them by key, and the key of one.
+Joined = tuple[Shape, dict[Any, Write], Callable[[Params], Any]]
+
+
+def rows_to_join(
+    flush: Flush, connection: Connection, params: Params, answer: object
+) -> Joined | None:
+    """Return the deferred rows that others may join by themselves; ``None``: each is routed.
+
+    ``answer`` is that of a row: it was deferred as it is, and nothing is asked of each row.
+    """
+    if type(answer) is not AcceptedResult or flush.answers.get(answer.shape) is not answer:
+        return None
+    shape, record = answer.shape, flush.record
+    if answer.context.compiled_parameters[0] is not params or record.no_bump_blocks:
+        return None
+    if shape.special or shape.prefetch or shape.postfetch or flush.missed or flush.skipped:
+        return None
+    if record.demands is not None and shape.mapper.__dict__.get(FREE) is not record.demands:
+        return None
+    if record.locked and flush.hurries:  # a row that is locked already waits as any does
+        return None
+    key = itemgetter(*(one.parameter for one in shape.keys))
+    return shape, flush.waiting[connection][shape.group], key
 
 
 def _held(flush: Flush, connection: Connection, together: object) -> dict[object, Write]:

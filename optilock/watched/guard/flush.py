@@ -33,11 +33,18 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Mapper, Session, UOWTransaction
 from sqlalchemy.orm.exc import ObjectDeletedError, StaleDataError
 
+from optilock.conditions.write import write_of
 from optilock.mapped import State, is_expression
 from optilock.mapping.original_values import copy_written
 from optilock.mapping.tables import features_in_use
 from optilock.undocumented import flushes
-from optilock.watched.guard.batch import may_go_with_commit, send_all_deferred, send_with_commit
+from optilock.watched.guard.batch import (
+    Joined,
+    may_go_with_commit,
+    rows_to_join,
+    send_all_deferred,
+    send_with_commit,
+)
 from optilock.watched.guard.compared_values import note_written
 from optilock.watched.guard.connection import intercept, listen, release, write_by_hand
 from optilock.watched.guard.ended_transactions import (
@@ -76,6 +83,7 @@ from optilock.watched.session.order import only_guard_listens
 from optilock.watched.session.record import SessionRecord, is_strict, record_of
 from optilock.watched.statements.silent_cascades import refuse_silent_flush
 
+_NO_ROWS: Any = (None, None, None)
 #: Values that are no expressions.
 _VALUES = frozenset({int, str, float, bool, bytes, type(None)})
 
@@ -355,15 +363,27 @@ def _changed_values(plan: UpdatePlan, state: State) -> dict[str, Any] | None:
 
 
 def _write(uow: UOWTransaction, mapper: Mapper[Any], plan: UpdatePlan, rows: list[_Row]) -> None:
-    """Send the UPDATE of each row, and give its object what was written with it."""
+    """Send the UPDATE of each row, and give its object what was written with it.
+
+    Rows join one with the same columns that was deferred, as long as nothing was sent since.
+    """
     statement, options, (token, expected, new) = plan.statement, plan.options, plan.version
     make_next: Any = mapper.version_id_generator
-    send = flushes.connections_of_flush(uow)(mapper).execute
-    hear = flushes.listeners_of_values(mapper)
+    connection = flushes.connections_of_flush(uow)(mapper)
+    send, hear = connection.execute, flushes.listeners_of_values(mapper)
+    running: Flush | None = None if hear or len(rows) == 1 else record_of(uow.session).flush
+    joined: dict[tuple[str, ...], Joined] = {}
+    waiting = None
     for state, params in rows:
         values = state.dict
         params[expected] = before = values[token]
-        params[new] = make_next(before)
+        params[new] = made = make_next(before)
+        if joined and running is not None and running.waiting.get(connection) is waiting:
+            shape, held, key_of = joined.get(tuple(params), _NO_ROWS)
+            if key_of is not None and (key := key_of(params)) not in held:
+                held[key] = write_of((shape, params))
+                values[token] = made
+                continue
         result: Any = send(statement, params, execution_options=options)
         if not result.rowcount:  # the guard has not answered for the row
             raise StaleDataError(
@@ -378,6 +398,12 @@ def _write(uow: UOWTransaction, mapper: Mapper[Any], plan: UpdatePlan, rows: lis
             fill_in_columns(
                 plan, state, compiled, sent, hear and functools.partial(hear, state, uow)
             )
+        if running is not None:
+            if running.waiting.get(connection) is not waiting:
+                waiting, joined = running.waiting.get(connection), {}
+            found = rows_to_join(running, connection, params, result)
+            if found is not None:
+                joined[tuple(params)] = found
     if plan.is_first and rows:
         refuse_unseen(mapper)
 

@@ -69,8 +69,8 @@ class Running(Protocol):
     def find(self, mapper: Mapper[Any], identity: Identity) -> State | None:
         """Return the object of this flush with that key."""
 
-    def states(self) -> Mapping[Any, State]:
-        """Return the objects of this flush by their rows."""
+    def states_of(self, root: Mapper[Any]) -> Mapping[Identity, State]:
+        """Return the objects of this flush by the keys of their rows, of one hierarchy."""
 
     def is_delete(self, state: State) -> bool:
         """Return whether it deletes the object."""

@@ -98,8 +98,9 @@ class Sent:
         if session is not None:
             session.__dict__.pop(_KEY, None)
         for connection in self._connections:
-            others = tuple(one for one in connection.__dict__[_SENT] if one is not self)
-            connection.__dict__[_SENT] = others
+            others = tuple(one for one in connection.__dict__.pop(_SENT, ()) if one is not self)
+            if others:
+                connection.__dict__[_SENT] = others
         self._connections = []
 
     @property

@@ -38,10 +38,11 @@ class _Context:
 class AcceptedResult:
     """The result for rows that are held: every one of them counts as written."""
 
-    __slots__ = ("context", "rowcount")
+    __slots__ = ("context", "rowcount", "shape")
     returned_defaults = None
 
     def __init__(self, shape: Shape, *params: Params) -> None:
+        self.shape = shape
         self.context = _Context(_Columns(shape.prefetch, shape.postfetch), params)
         self.rowcount = len(params)
 

@@ -23,6 +23,7 @@ from optilock.shares import Shared, SharingViolation
 from optilock.shares import open as open_handle
 from optilock.tables.names import SHARES
 from optilock.testing import count_statements
+from optilock.watched.guard import connection as guarded_connections
 from optilock.watched.session.record import SessionRecord
 from tests.support.models import Base as SharedBase
 from tests.support.models import key
@@ -342,3 +343,25 @@ def test_whoever_writes_other_rows_pays_nothing(rows, engine, monkeypatch, store
     monkeypatch.setattr(SessionRecord, "demands", None)
     assert protected <= calls() + most
     assert statements[0] == statements[1]
+
+
+def test_rows_join_one_that_is_kept_back_only_where_nothing_is_asked_of_them(
+    rows: None, engine: Any, monkeypatch: Any
+) -> None:
+    routed: list[Any] = []
+    original = guarded_connections.route_statement
+
+    def route_statement(*given: Any) -> Any:
+        routed.append(given)
+        return original(*given)
+
+    monkeypatch.setattr(guarded_connections, "route_statement", route_statement)
+    sessions = watch(sessionmaker(engine))
+    for of, count in ((Free, 1), (Kept, 3), (Opened, 3)):
+        for title in ("first", "second"):  # the first flush of a class is planned
+            routed.clear()
+            with sessions.begin() as session:
+                for row in session.scalars(select(of).order_by(of.id)):
+                    row.title = title
+        assert len(routed) == count, of
+        assert titles(engine, of) == {"second"}

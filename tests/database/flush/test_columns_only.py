@@ -44,6 +44,7 @@ from sqlalchemy.orm.exc import StaleDataError
 from optilock import ConcurrencyError, Versioned, merge_fields, touch, verify, watch
 from optilock.statements import no_bump
 from optilock.tokens import Counter, Timestamp
+from optilock.watched.guard import connection as guarded_connections
 from optilock.watched.guard import flush as guarded_flushes
 from tests.support.models import key
 
@@ -98,6 +99,27 @@ class Made(Versioned, Base):
     number: Mapped[int | None]
     by_python: Mapped[int | None] = mapped_column(onupdate=lambda: 7)
     by_sql: Mapped[int | None] = mapped_column(onupdate=func.abs(-8))
+
+
+#: What the program does while a version of :class:`Asked` is made.
+_asked: list[Callable[[], object]] = []
+
+
+def next_version(before: int | None) -> int:
+    for ask in _asked:
+        ask()
+    return (before or 0) + 1
+
+
+class Asked(Base):
+    """The program may send something while a version is made."""
+
+    __tablename__ = "co_asked"
+    id: Mapped[int] = key()
+    number: Mapped[int | None]
+    other: Mapped[int | None]
+    version: Mapped[int] = mapped_column()
+    __mapper_args__ = {"version_id_col": version, "version_id_generator": next_version}
 
 
 class Tree(Versioned, Base):
@@ -742,3 +764,83 @@ def test_a_row_that_nobody_answers_for_is_an_error(sessions, monkeypatch):
         monkeypatch.setattr(guarded_flushes, "intercept", lambda flush, connection: None)
         with pytest.raises(StaleDataError, match=r"expected to update 1 row\(s\); 0 were"):
             session.flush()
+
+
+# -- rows that join one that was deferred ----------------------------------------------------------
+
+
+@pytest.fixture
+def asked(sessions) -> Iterator[Any]:
+    """A session with eight changed rows, of two sets of columns in turn."""
+    with sessions() as session, session.begin():
+        session.add_all(Asked(id=n, number=0, other=0) for n in range(1, 9))
+    with sessions() as session:
+        rows = session.scalars(select(Asked).order_by(Asked.id)).all()
+        for n, row in enumerate(rows):
+            row.number = 1
+            if n % 2:
+                row.other = 1
+        yield session
+    _asked.clear()
+
+
+def routed(monkeypatch) -> list[Any]:
+    """What is routed from now on."""
+    found: list[Any] = []
+    original = guarded_connections.route_statement
+
+    def route_statement(flush, connection, native, statement, params, options):
+        found.append(params)
+        return original(flush, connection, native, statement, params, options)
+
+    monkeypatch.setattr(guarded_connections, "route_statement", route_statement)
+    return found
+
+
+def numbers(sessions) -> list[Any]:
+    with sessions() as session:
+        found = select(Asked.number, Asked.other, Asked.version).order_by(Asked.id)
+        return [tuple(row) for row in session.execute(found)]
+
+
+WRITTEN = [(1, 0, 2), (1, 1, 2)] * 4
+
+
+def test_rows_with_the_columns_of_a_deferred_one_are_not_routed(asked, sessions, monkeypatch):
+    found = routed(monkeypatch)
+    asked.commit()
+    assert len(found) == 2
+    assert numbers(sessions) == WRITTEN
+
+
+def test_rows_are_written_where_the_program_sends_something_between_them(
+    asked, sessions, monkeypatch
+):
+    """What is deferred is sent before it, and rows that follow may not join what was sent."""
+    found = routed(monkeypatch)
+    made = iter(range(8))
+    _asked.append(lambda: next(made) == 4 and asked.connection().execute(select(1)))
+    asked.commit()
+    assert len(found) == 4
+    assert numbers(sessions) == WRITTEN
+
+
+def test_a_row_of_each_set_of_columns_conflicts_among_those_that_joined(asked, sessions):
+    with sessions() as other, other.begin():
+        for n in (5, 6):
+            other.get_one(Asked, n).number = 7
+    with pytest.raises(ConcurrencyError) as caught:
+        asked.commit()
+    assert sorted(entry.identity for entry in caught.value.entries) == [(5,), (6,)]
+
+
+def test_each_row_is_routed_in_a_block_that_keeps_versions(asked, sessions, monkeypatch):
+    asked.commit()
+    found = routed(monkeypatch)
+    with no_bump(asked, asked.get_one(Asked, 8)):
+        for n in range(1, 9):
+            asked.get_one(Asked, n).number = 2
+        asked.flush()
+    asked.commit()
+    assert len(found) == 8
+    assert numbers(sessions) == [(2, other, 3) for _, other, _ in WRITTEN[:-1]] + [(2, 1, 2)]
