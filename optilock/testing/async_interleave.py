@@ -14,8 +14,9 @@
             with pytest.raises(ConcurrencyError):
                 await alice.commit()
 
-All sides run in the event loop of the test, each step in a task of its own. ``start`` runs a step
-that will wait for a lock. A step that has not ended after ``GRACE`` seconds counts as blocked.
+All sides run in the event loop of the test, each step in a task of its own. The tasks of a side
+share one context, so that the units of two sides are two. ``start`` runs a step that will wait for
+a lock. A step that has not ended after ``GRACE`` seconds counts as blocked.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from contextvars import copy_context
 from typing import Any, Generic, TypeVar
 
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
@@ -40,9 +42,9 @@ GRACE = 0.3
 class AsyncStep(Generic[R]):
     """A piece of work that a side is doing, or has done."""
 
-    def __init__(self, name: str, work: Awaitable[R]) -> None:
+    def __init__(self, name: str, task: asyncio.Task[R]) -> None:
         self._name = name
-        self._task = asyncio.ensure_future(work)
+        self._task = task
         self._seen = False
 
     @property
@@ -85,10 +87,16 @@ class AsyncStep(Generic[R]):
 class AsyncSide(Generic[S]):
     """One of the sessions that work at the same time."""
 
-    def __init__(self, name: str, block: AbstractAsyncContextManager[S], session: S) -> None:
-        self.name, self.session = name, session
+    def __init__(self, name: str, block: AbstractAsyncContextManager[S]) -> None:
+        self.name = name
+        self.session: S
         self._block, self._left = block, False
         self._steps: list[AsyncStep[Any]] = []
+        self._context = copy_context()
+
+    async def enter(self) -> None:
+        """Enter the block around the session."""
+        self.session = await self._task(self._block.__aenter__())
 
     async def do(self, step: Callable[[S], Awaitable[R]], *, timeout: float = PATIENCE) -> R:
         """Run ``step`` with the session, and return its value or raise its error."""
@@ -103,7 +111,7 @@ class AsyncSide(Generic[S]):
             raise OutOfStep(f"{self.name} has left: there is no session to run a step with.")
         if self._steps and not self._steps[-1].ended:
             raise OutOfStep(f"{self.name} is still in an earlier step: ask for its result() first.")
-        started = AsyncStep(self.name, step(self.session))
+        started = AsyncStep(self.name, self._task(step(self.session)))
         self._steps.append(started)
         return started
 
@@ -122,7 +130,7 @@ class AsyncSide(Generic[S]):
     async def leave(self) -> None:
         """End the block around the session: a unit of work commits, a plain session is closed."""
         self._left = True
-        await self._block.__aexit__(None, None, None)
+        await self._task(self._block.__aexit__(None, None, None))
 
     async def abandon(self) -> list[BaseException]:
         """End the block as an error would; return the errors that no step has shown."""
@@ -130,8 +138,16 @@ class AsyncSide(Generic[S]):
         if not self._left:
             self._left, error = True, _Abandoned()
             with suppress(_Abandoned):
-                await self._block.__aexit__(_Abandoned, error, None)
+                await self._task(self._block.__aexit__(_Abandoned, error, None))
         return [error for error in errors if error is not None]
+
+    def _task(self, work: Awaitable[R]) -> asyncio.Task[R]:
+        """Return a task that runs in the context of the side."""
+
+        async def run() -> R:
+            return await work
+
+        return asyncio.get_running_loop().create_task(run(), context=self._context)
 
 
 class _Abandoned(BaseException):
@@ -165,7 +181,9 @@ async def interleave_async(
                     " give it an async_sessionmaker or an AsyncEngine; for sync sessions write"
                     " interleave()."
                 )
-            sides.append(AsyncSide(name, block, await block.__aenter__()))
+            side = AsyncSide(name, block)
+            await side.enter()
+            sides.append(side)
         yield tuple(sides)
     finally:
         for side in sides:

@@ -19,7 +19,7 @@ from optilock.testing.protocols import PROTOCOLS, Protocol
 from optilock.testing.sql_texts import Statement
 from optilock.testing.sqlite_lines import SQLiteLine
 
-__all__ = ["Route", "route_of"]
+__all__ = ["Route", "is_in_memory", "route_of"]
 
 Choose = Callable[[Statement], Fault | None]
 #: What a driver is given so that its line can be read.
@@ -51,7 +51,7 @@ def route_of(engine: Engine) -> Route:
     """
     url, driver = engine.url, engine.dialect.driver
     if url.get_backend_name() == "sqlite" and driver in ("pysqlite", "aiosqlite"):
-        if url.database in (None, "", ":memory:") or "mode=memory" in str(url.database):
+        if is_in_memory(url):
             raise ConfigurationError(
                 "Faults() got SQLite in memory. Such a database is gone with its connection, so use"
                 " a file."
@@ -65,6 +65,12 @@ def route_of(engine: Engine) -> Route:
             f" drivers {known}."
         )
     return _Server(url, driver, protocol, is_async=engine.dialect.is_async)
+
+
+def is_in_memory(url: URL) -> bool:
+    """Return whether it is a database of SQLite that is gone with its connection."""
+    in_memory = url.database in (None, "", ":memory:") or "mode=memory" in str(url.database)
+    return url.get_backend_name() == "sqlite" and in_memory
 
 
 class _File:

@@ -36,19 +36,19 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Engine, event, inspect
-from sqlalchemy.exc import DisconnectionError, NoInspectionAvailable
-from sqlalchemy.orm import Mapper
+from sqlalchemy import Engine, event
+from sqlalchemy.exc import DisconnectionError
 
 from optilock.errors import ConfigurationError, OptilockError
 from optilock.testing.by_way_of import Route, route_of
 from optilock.testing.lines import Action
-from optilock.testing.other_writers import Change
-from optilock.testing.sql_texts import Statement, is_write
+from optilock.testing.other_writers import change_of, mapper_of
+from optilock.testing.sql_texts import Statement, changes_or_locks, is_write
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
@@ -168,8 +168,8 @@ class Faults:
         self._route: Route = route_of(found)
         self._lock = threading.Lock()
         self._armed: list[Fault] = []
-        #: Faults of the n-th statement: n, and the statements so far.
-        self._numbered: dict[Fault, list[int]] = {}
+        #: Faults of the n-th statement.
+        self._numbered: dict[Fault, _Count] = {}
         self._open = False
 
     def __repr__(self) -> str:
@@ -234,22 +234,32 @@ class Faults:
         return self._arm("deadlock()", Action.DEADLOCK, times, lambda one: is_write(one.text))
 
     def conflict(
-        self, cls: type[Any], key: object, /, *, times: int = 1, **values: object
+        self,
+        cls: type[Any],
+        key: object,
+        /,
+        *,
+        times: int = 1,
+        at_write: int = 1,
+        **values: object,
     ) -> Fault:
         """Let another transaction change a row just before the next one changes or locks it.
 
         It sets ``values``; without any it moves the version. It happens once in a transaction, at
-        its first statement that changes, deletes or locks rows of the table.
+        its first statement that changes, deletes or locks rows of the table. With ``at_write=3`` it
+        happens at the third such statement from now. They are counted over all connections, as
+        :func:`~optilock.testing.count_statements` counts.
         """
         call = f"conflict({getattr(cls, '__name__', cls)!s}, {key!r})"
-        mapper = _mapper(call, cls)
-        unknown = sorted(name for name in values if name not in mapper.attrs)
-        if unknown:
-            raise ConfigurationError(f"{call}: {cls.__name__} has no attribute {unknown[0]!r}.")
-        tables = tuple(str(getattr(table, "name", "")) for table in mapper.tables)
-        suits: Callable[[Statement], bool] = lambda one: one.changes_or_locks(tables)  # noqa: E731
-        change = partial(self._route.write, Change(cls, key, values))
-        return self._arm(call, Action.WRITE_FIRST, times, suits, change=change)
+        _require_count(call, "at_write", at_write)
+        change = change_of(call, cls, key, values)
+        tables = tuple(str(getattr(one, "name", "")) for one in mapper_of(call, cls).tables)
+        write = partial(self._route.write, change)
+        arm = partial(self._arm, call, Action.WRITE_FIRST, times, change=write)
+        if at_write == 1:
+            return arm(lambda one: one.changes_or_locks(tables))
+        counts = partial(changes_or_locks, tables=tables)
+        return arm(lambda _: False, number=at_write, counts=counts)
 
     def _arm(
         self,
@@ -259,6 +269,7 @@ class Faults:
         suits: Callable[[Statement], bool],
         *,
         number: int | None = None,
+        counts: Callable[[str], bool] = bool,
         change: Callable[[], None] | None = None,
     ) -> Fault:
         if not self._open:
@@ -270,7 +281,7 @@ class Faults:
         with self._lock:
             self._armed.append(fault)
             if number is not None:
-                self._numbered[fault] = [number, 0]
+                self._numbered[fault] = _Count(number, counts)
         return fault
 
     def _withdraw(self, fault: Fault) -> None:
@@ -308,26 +319,29 @@ class Faults:
         self, connection: Any, cursor: Any, text: str, parameters: Any, context: Any, many: bool
     ) -> None:
         with self._lock:
-            for fault, counted in self._numbered.items():
-                counted[1] += 1
-                if counted[1] == counted[0] and fault.claim_once():
-                    counted[1] = 0
+            for fault, count in self._numbered.items():
+                if count.is_reached(text) and fault.claim_once():
+                    count.sent = 0
                     connection.info[_LINE][1].due = fault
                     return
 
 
+@dataclass
+class _Count:
+    """The statements of a fault that happens at the n-th one, and how many were sent."""
+
+    number: int
+    counts: Callable[[str], bool]
+    sent: int = 0
+
+    def is_reached(self, text: str) -> bool:
+        """Count a statement, and return whether it is the n-th one."""
+        self.sent += self.counts(text)
+        return self.counts(text) and self.sent == self.number
+
+
 def _stores(statement: Statement) -> bool:
     return statement.stores
-
-
-def _mapper(call: str, cls: object) -> Mapper[Any]:
-    try:
-        found = inspect(cls)
-    except NoInspectionAvailable:
-        found = None
-    if not isinstance(found, Mapper):
-        raise ConfigurationError(f"{call}: pass a mapped class, and the primary key of its row.")
-    return found
 
 
 def _require_count(call: str, name: str, value: object) -> None:

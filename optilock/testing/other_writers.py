@@ -6,13 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy.exc import DBAPIError
-from sqlalchemy.orm import Session
+from sqlalchemy import inspect
+from sqlalchemy.exc import DBAPIError, NoInspectionAvailable
+from sqlalchemy.orm import Mapper, Session
 
-from optilock.errors import OptilockError
+from optilock.errors import ConfigurationError, OptilockError
 from optilock.statements import touch
 
-__all__ = ["Change", "apply"]
+__all__ = ["Change", "apply", "change_of", "mapper_of"]
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,32 @@ class Change:
     cls: type[Any]
     key: Any
     values: Mapping[str, object]
+
+
+def change_of(call: str, cls: type[Any], key: object, values: Mapping[str, object]) -> Change:
+    """Return the change; ``call`` is how messages name what the test has written.
+
+    Raises ``ConfigurationError`` for a class that is not mapped, or has no such attribute.
+    """
+    mapper = mapper_of(call, cls)
+    unknown = sorted(name for name in values if name not in mapper.attrs)
+    if unknown:
+        raise ConfigurationError(f"{call}: {cls.__name__} has no attribute {unknown[0]!r}.")
+    return Change(cls, key, values)
+
+
+def mapper_of(call: str, cls: object) -> Mapper[Any]:
+    """Return the mapper of a class.
+
+    Raises ``ConfigurationError`` for a class that is not mapped.
+    """
+    try:
+        found = inspect(cls)
+    except NoInspectionAvailable:
+        found = None
+    if not isinstance(found, Mapper):
+        raise ConfigurationError(f"{call}: pass a mapped class, and the primary key of its row.")
+    return found
 
 
 def apply(session: Session, change: Change) -> None:

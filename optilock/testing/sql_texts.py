@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-__all__ = ["Statement", "Transactions", "is_commit", "is_end", "is_write"]
+__all__ = ["Statement", "Transactions", "changes_or_locks", "is_commit", "is_end", "is_write"]
 
 _FLAGS = re.IGNORECASE | re.DOTALL
 _BEGIN = re.compile(r"\s*(BEGIN(?!\s+NOT\s+ATOMIC)|START\s+TRANSACTION)\b", _FLAGS)
@@ -47,6 +47,13 @@ def is_write(text: str) -> bool:
     return _WRITE.match(text) is not None
 
 
+def changes_or_locks(text: str, tables: tuple[str, ...]) -> bool:
+    """Return whether the statement changes, deletes or locks rows of one of the tables."""
+    if _CHANGE_OR_LOCK.search(text) is None:
+        return False
+    return any(re.search(rf"(?<!\w){re.escape(name)}(?!\w)", text) for name in tables)
+
+
 @dataclass(frozen=True)
 class Statement:
     """A statement on its way to the database."""
@@ -59,9 +66,7 @@ class Statement:
 
     def changes_or_locks(self, tables: tuple[str, ...]) -> bool:
         """Return whether it changes, deletes or locks rows of one of the tables."""
-        if _CHANGE_OR_LOCK.search(self.text) is None:
-            return False
-        return any(re.search(rf"(?<!\w){re.escape(name)}(?!\w)", self.text) for name in tables)
+        return changes_or_locks(self.text, tables)
 
 
 class Transactions:

@@ -183,6 +183,19 @@ async def test_f_async_sessions_are_stepped_too(notes: AsyncEngine) -> None:
 
 
 @pytest.mark.anyio
+async def test_the_units_of_two_async_sides_are_two(notes: AsyncEngine) -> None:
+    """They were entered in one task, where the second unit joined the first one."""
+    unit = lambda: AsyncUnitOfWork(notes)  # noqa: E731
+    async with interleave_async(unit, "ada", "bob") as (ada, bob):
+        await ada.do(note("Ada's"))
+        await bob.do(note("Bob's"))
+        assert ada.session is not bob.session
+        await bob.leave()
+        with pytest.raises(ConcurrencyError):
+            await ada.leave()
+
+
+@pytest.mark.anyio
 async def test_f_what_an_async_step_waits_for_is_seen(notes: AsyncEngine) -> None:
     gate = asyncio.Event()
 

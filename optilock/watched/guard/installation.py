@@ -65,6 +65,10 @@ from optilock.watched.writes.send import require_row_counts_of
 
 T = TypeVar("T")
 
+#: Whether sessions that are watched from here on are strict without ``strict=True``. Tests of an
+#: application set it (:mod:`optilock.testing.strict_sessions`).
+strict_by_default = False
+
 
 def watch(
     target: T,
@@ -170,7 +174,7 @@ def guard_class(cls: type[Session]) -> None:
     for name, first in (
         (GUARD_KEY, True),
         (RECORD_KEY, RecordAttribute()),
-        (STRICT_KEY, False),
+        (STRICT_KEY, strict_by_default),
         (OWN_FLUSH, True),
     ):
         setattr(cls, name, first)
