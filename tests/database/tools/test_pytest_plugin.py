@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -308,6 +309,20 @@ def test_the_fixtures_are_awaited_with_async_sessions(
     models = MODELS.replace("Versioned, Base", "Base")
     lost = project(models, *sources, options=["-p", module], ini=ini)
     lost.require("2 commits were acknowledged, likes moved by 1. ", failed=1)
+
+
+def test_the_examples_of_the_page_pass(project: Project) -> None:
+    page = Path(__file__).parents[3].joinpath("docs/testing.md").read_text()
+    blocks = re.findall(r"```python\n(.*?)```", page, re.S)
+    examples = "\n".join(blocks).replace("from models import Base, Page\n", "")
+
+    project(examples).require(passed=examples.count("def test_"))
+    unprotected = examples.replace("class Page(Versioned, Base)", "class Page(Base)")
+    project(unprotected).require(
+        "2 commits were acknowledged, likes moved by 1. An update of Page 1 was lost or repeated: ",
+        passed=2,
+        failed=4,
+    )
 
 
 FAULT = """
