@@ -1,4 +1,4 @@
-"""The source distribution of the SQLAlchemy that is installed: the wheel has no tests."""
+"""The source distribution of a package, such as SQLAlchemy: the wheel has no tests."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ import sqlalchemy
 __all__ = ["unpacked"]
 
 
-def unpacked(folder: Path) -> Path:
+def unpacked(folder: Path, wanted: str = "") -> Path:
     """Download and unpack the source distribution into ``folder``; nothing is built or installed.
 
-    Raises ``SystemExit`` with pip's words where it cannot be had.
+    ``wanted`` is ``package==version``; without it, it is the SQLAlchemy that is installed. Raises
+    ``SystemExit`` with pip's words where it cannot be had.
     """
-    wanted = f"sqlalchemy=={sqlalchemy.__version__}"
+    wanted = wanted or f"sqlalchemy=={sqlalchemy.__version__}"
     command = [sys.executable, "-m", "pip", "download", "--disable-pip-version-check"]
-    command += ["--no-deps", "--no-binary", "sqlalchemy", "--dest", str(folder), wanted]
+    command += ["--no-deps", "--no-binary", wanted.split("==")[0], "--dest", str(folder), wanted]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         raise SystemExit(f"pip could not download the source of {wanted}:\n{done.stderr}")

@@ -467,6 +467,7 @@ def test_a_line_that_must_be_encrypted_is_refused():
 
 WRONG: dict[str, tuple[Do, str]] = {
     "times": (lambda faults: faults.deadlock(times=0), "times=0"),
+    "at_write": (lambda faults: faults.conflict(Account, 1, at_write=0), "at_write=0"),
     "statement": (lambda faults: faults.cut(statement=0), "statement=0"),
     "stored": (lambda faults: faults.commit_lost(stored=1), "stored=1"),
     "class": (lambda faults: faults.conflict(int, 1), "mapped class"),
