@@ -32,7 +32,9 @@ with the status to answer. A program that knows the version itself writes
 A version stops a lost update of its own row, and not a decision that was based on another row. So
 the rows that were read and not written are read again before COMMIT, after the last flush: one
 SELECT a table, in the order of the keys, with a shared lock that holds until COMMIT (FOR SHARE on
-PostgreSQL, LOCK IN SHARE MODE on MariaDB; SQLite has one lock, for writing, which is taken). If a
+PostgreSQL, LOCK IN SHARE MODE on MariaDB; SQLite has one lock, for writing, which is taken). Rows
+that come before all that the last flush writes are read ahead of it, so that two transactions which
+each write a row that the other one verifies do not deadlock. If a
 row has moved, the error is ``ConcurrencyError`` with an entry whose action is ``"verify"``. No
 resolver runs, even if the row is written: a decision cannot be merged. :func:`optilock.retry` may
 run the unit again.

@@ -41,7 +41,7 @@ from optilock.unit.heat import (
 )
 from optilock.unit.parts import Part
 from optilock.unit.sessions import forget_engine_choice, lock_where_written, name_of
-from optilock.watched.rows.locked import rows_to_lock
+from optilock.watched.rows.locked import order_of, rows_to_lock
 from optilock.watched.rows.reads_by_key import (
     match_simple_key,
     one_or_none,
@@ -273,7 +273,8 @@ class Reading:
                 one = self.key_of(session, mapper, identity)
                 if one not in self.held and one.database == key.database:
                     wanted[one] = mapper
-        wanted = {key: wanted[key] for key in sorted(wanted, key=_order)}
+        ordered = sorted(wanted, key=lambda key: order_of(wanted[key], key.identity or ()))
+        wanted = {key: wanted[key] for key in ordered}
         self.held |= wanted
         self.beforehand |= wanted.keys()
         self._lock_in_order(session, wanted)
@@ -421,15 +422,6 @@ def _note_locked(session: Session, state: State) -> None:
         return  # going back to a savepoint gives locks back
     version = state.committed_state.get(token, state.dict[token])
     session_record(session).note_locked(place_of(state), version)
-
-
-def _order(key: Key) -> Any:
-    return key.table, tuple(map(_sort_key, key.identity or ()))
-
-
-def _sort_key(value: Any) -> Any:
-    """Return a value for one order in every process; numbers are compared as numbers."""
-    return (0, value, "") if isinstance(value, (int, float)) else (1, 0, str(value))
 
 
 class LockingPart(Part, option="strategy"):

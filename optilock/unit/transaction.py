@@ -45,7 +45,7 @@ from optilock.unit.sessions import (
     with_options,
 )
 from optilock.watched.guard.ended_transactions import capture, conflict_after_rollback, guard_commit
-from optilock.watched.guard.promises import check_before_commit
+from optilock.watched.guard.promises import check_before_commit, flush_last
 from optilock.watched.rows.rolled_back import restore_values, values_of
 from optilock.watched.scopes.transaction import end_scopes, has_scopes_to_end
 from optilock.watched.session.record import options as guard_options
@@ -162,7 +162,7 @@ class OwnTransaction:
                 self._unflushed = values_of(self.session, flushed=False)
                 self.token.announce()
             return
-        self.session.flush()
+        flush_last(self.session)
         for part in self.parts:
             if type(part).before_commit is not Part.before_commit:
                 part.before_commit(self.session)
@@ -237,6 +237,10 @@ class OwnTransaction:
         return self.next_attempt is not None and self.next_attempt.waits_briefly(
             self.session, self._attempts
         )
+
+    @property
+    def gives_way(self) -> bool:
+        return self.next_attempt is not None and self._attempts < self.next_attempt.attempts
 
     def connected(self, connection: Connection, database: Database) -> None:
         self.connections.append(connection)

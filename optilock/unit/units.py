@@ -239,14 +239,15 @@ def _runner(
     keyed: MakesCall | None,
 ) -> Callable[..., R]:
     kind: type[UnitOfWork[Any]] = UnitOfWork
-    attempts = _locking_attempts(policy, options.of_attempts)
+    attempts = _attempts_after_waits(policy)
 
     def run(*args: Any, **kwargs: Any) -> R:
         call = None if keyed is None else keyed(args, kwargs)
-        following = None if attempts is None else NextAttempt(attempts)
-        at_once = None if following is None else following.locks_rows
+        following = NextAttempt(attempts)
         try:
-            for attempt in policy.run(once=_once(options), at_once=at_once, name=options.name):
+            for attempt in policy.run(
+                once=_once(options), at_once=following.locks_rows, name=options.name
+            ):
                 with attempt:
                     unit = kind.from_checked(sessions, options, following, call)
                     if call is not None:
@@ -255,7 +256,7 @@ def _runner(
                     with unit as session:
                         return function(session, *args, **kwargs)
         finally:
-            if following is not None and following.held is not None:
+            if following.held is not None:
                 following.drop()
         raise AssertionError("a run ends with a result or an error")
 
@@ -272,15 +273,14 @@ def _async_runner(
     from optilock.unit.async_unit import AsyncUnitOfWork, drop_transaction
 
     kind: type[AsyncUnitOfWork[Any]] = AsyncUnitOfWork
-    attempts = _locking_attempts(policy, options.of_attempts)
+    attempts = _attempts_after_waits(policy)
 
     async def run(*args: Any, **kwargs: Any) -> R:
         call = None if keyed is None else keyed(args, kwargs)
-        following = None if attempts is None else NextAttempt(attempts)
-        at_once = None if following is None else following.locks_rows
+        following = NextAttempt(attempts)
         try:
             async for attempt in policy.run(
-                once=_once(options), at_once=at_once, name=options.name
+                once=_once(options), at_once=following.locks_rows, name=options.name
             ):
                 with attempt:
                     unit = kind.from_checked(sessions, options, following, call)
@@ -290,17 +290,15 @@ def _async_runner(
                     async with unit as session:
                         return await function(session, *args, **kwargs)
         finally:
-            if following is not None and following.held is not None:
+            if following.held is not None:
                 await drop_transaction(following)
         raise AssertionError("a run ends with a result or an error")
 
     return run
 
 
-def _locking_attempts(policy: Policy, options: Options) -> int | None:
-    """Return the most attempts if waits for locks fail; None where no read locks."""
-    if not options.locks:
-        return None
+def _attempts_after_waits(policy: Policy) -> int:
+    """Return the most attempts if waits for locks fail."""
     return policy.attempts if policy.is_usual else 1
 
 

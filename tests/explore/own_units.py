@@ -251,8 +251,8 @@ def by_statement(sessions: Any) -> Unit:
     return by_statement
 
 
-def _going_off(sessions: Any, number: int) -> Unit:
-    @unit_of_work(watch(sessions), attempts=4)
+def _going_off(sessions: Any, number: int, **options: Any) -> Unit:
+    @unit_of_work(watch(sessions), attempts=4, **options)
     def going_off(session: Session) -> bool:
         mine, other = session.get_one(Account, number), session.get_one(Account, 3 - number)
         verify(other)
@@ -270,6 +270,36 @@ def first_verified(sessions: Any) -> Unit:
 
 def second_verified(sessions: Any) -> Unit:
     return _going_off(sessions, 2)
+
+
+def first_optimistic(sessions: Any) -> Unit:
+    return _going_off(sessions, 1, strategy="optimistic")
+
+
+def second_optimistic(sessions: Any) -> Unit:
+    return _going_off(sessions, 2, strategy="optimistic")
+
+
+def account_under_order(sessions: Any) -> Unit:
+    """Write a row of one table, and verify one of another."""
+
+    def account_under_order() -> None:
+        with UnitOfWork(watch(sessions)) as session:
+            verify(session.get_one(Order, 1))
+            session.get_one(Account, 1).n += 1
+
+    return account_under_order
+
+
+def order_under_account(sessions: Any) -> Unit:
+    """The other way round."""
+
+    def order_under_account() -> None:
+        with UnitOfWork(watch(sessions)) as session:
+            verify(session.get_one(Account, 1))
+            touch(session.get_one(Order, 1))
+
+    return order_under_account
 
 
 def _piece(sessions: Any, number: int) -> Unit:

@@ -132,6 +132,25 @@ def test_two_units_leave_what_a_serial_order_leaves(pair: OwnPair, stage: Engine
 
 
 @pytest.mark.engines("postgresql", "mariadb")
+@pytest.mark.parametrize(
+    "pair",
+    [
+        OwnPair(own.first_optimistic, own.second_optimistic),
+        OwnPair(own.account_under_order, own.order_under_account),
+    ],
+    ids=lambda pair: pair.name,
+)
+def test_units_that_verify_what_the_other_one_writes_never_deadlock(
+    pair: OwnPair, stage: Engine
+) -> None:
+    found = explored(pair, stage)
+    assert found.complete, found.summary
+    assert not found.failures, str(found)
+    assert found.waits
+    assert not found.deadlocks
+
+
+@pytest.mark.engines("postgresql", "mariadb")
 def test_a_row_is_hot_before_each_order(stage: Engine) -> None:
     reset = own.heating(stage, own.reset_of(stage))
     reset()

@@ -13,8 +13,9 @@ running flush, and the rows that missed.
 *some rows are refused, or judged, before anything is sent*
     :mod:`refusals` raises for rows that were never read, for connections in AUTOCOMMIT mode, and
     for two classes over one table; it judges deleted rows, with their :mod:`dependents`.
-    :mod:`no_bump` raises for rows whose version cannot be kept. Rows under :mod:`promises` are
-    written as they are where a lock is not enough.
+    :mod:`no_bump` raises for rows whose version cannot be kept. Rows under :mod:`promises` that
+    come first are checked; where locks do not reach all writers (:mod:`local_locks`), they are
+    written as they are at the end.
 *a statement is sent*
     :mod:`connection` gets it, from SQLAlchemy, from the guard, or from a listener of the
     application. :mod:`route` chooses how the unit of work's are sent. Some need a treatment of

@@ -6,41 +6,41 @@ not written are read with a shared lock, one statement a table, in the order of 
 the answer stays true until the transaction is over. Rows that a unit locked when it read them
 are as they were, unless another statement may have ended those locks.
 
-A lock does not reach all writers on a Galera cluster, whose nodes compare what transactions have
-*written*: a row that is locked on one node is free on the others
-(:meth:`optilock.dialects.base.Database.locks_are_local`). There the version of a promised row is
-moved, and moved back: two statements a table. A transaction of another node that writes the row, or
-promises the same of it, then conflicts with ours, and one of the two fails at COMMIT. The stored
-version is the one from before, so ETags that clients hold stay valid. A version that a trigger
-makes cannot be moved back: it moves by one step (``RowVersion``).
+Two transactions that write one row each, and promise the row of the other one, would wait for each
+other. So promised rows that come before all rows of the last flush
+(:func:`optilock.watched.rows.locked.order_of`) are checked ahead of it, if the transaction holds no
+later row: it then takes all of its locks in one order. A unit that runs again waits only briefly
+for a row that comes before one that it holds.
+
+Where a lock does not reach all writers, such rows are written as they are
+(:mod:`optilock.watched.guard.local_locks`).
 """
 
 from __future__ import annotations
 
-import datetime
-import uuid
-from collections.abc import Iterable, Iterator
-from itertools import count
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any
 from weakref import ref
 
-from sqlalchemy import Column, Connection, DateTime, Table, and_, case, literal, update
+from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Mapper, Session, SessionTransaction
 from sqlalchemy.orm.attributes import instance_state
 from sqlalchemy.orm.exc import ObjectDeletedError
 
 from optilock import events
-from optilock.conditions.write import expected_versions
+from optilock.conditions.write import expected_versions, places_of
 from optilock.dialects import database_of
 from optilock.dialects.transient import ended_by_conflict
-from optilock.dialects.values import rows_with_keys
-from optilock.errors import Action, ConfigurationError, Entry
-from optilock.mapped import Place, State, facts, place_of
+from optilock.errors import Action, Entry
+from optilock.mapped import Identity, Place, State, facts, place_of
 from optilock.undocumented import flushes
 from optilock.watched.guard.ended_transactions import conflict_before_commit, promised_side
+from optilock.watched.guard.local_locks import write_as_they_are
 from optilock.watched.guard.records import Flush
 from optilock.watched.rows.entries import Attempt, attempt_of, entry_of
+from optilock.watched.rows.locked import order_of
 from optilock.watched.rows.stored import read_stored
 from optilock.watched.session.connections import connection_to_write
 from optilock.watched.session.order import add_step
@@ -90,8 +90,21 @@ def _before_commit(session: Session) -> None:
         record.releasing = ref(savepoint)
         return
     if record.promises:
-        session.flush()
+        flush_last(session)
         check_before_commit(session)
+
+
+def flush_last(session: Session) -> None:
+    """Flush for the last time before COMMIT, and check the promised rows that come first."""
+    promises = record_of(session).promises
+    if promises is None:
+        session.flush()
+        return
+    promises.end_next = True
+    try:
+        session.flush()
+    finally:
+        promises.end_next = False
 
 
 def check_pending(flush: Flush, objects: Any) -> None:
@@ -117,6 +130,8 @@ def check_pending(flush: Flush, objects: Any) -> None:
             moved[state] = promised
     if moved:
         _raise(record, list(_entries_of(session, moved)))
+    if promises and promises.end_next and objects is None:
+        _check_first(session, record)
 
 
 def check_before_commit(session: Session) -> None:
@@ -130,20 +145,74 @@ def check_before_commit(session: Session) -> None:
     if not record.promises:
         return
     _now(session, record.promises)
-    waiting = {**record.promises}
+    _check(session, record, _unknown(session, record))
+    record.promises.looked_at(record.promises)
+
+
+def _unknown(session: Session, record: SessionRecord) -> dict[Place, Promise]:
+    """Return the promises that neither our own locks nor our own writes keep."""
+    waiting = {**(record.promises or {})}
     for kept in (_locked, _kept):
         if waiting:
             for place in kept(session, record):
                 waiting.pop(place, None)
+    return waiting
+
+
+def _check(
+    session: Session,
+    record: SessionRecord,
+    waiting: Mapping[Place, Promise],
+    later: Iterable[Promise] = (),
+) -> None:
+    """Lock and check these rows; if one has moved, the error names those of ``later``, too."""
     try:
         moved = list(_moved(session, waiting.values())) if waiting else []
+        if moved:
+            moved += _moved(session, later, lock=False)
     except DBAPIError as error:
         if not ended_by_conflict(error):
             raise
         raise conflict_before_commit(session) from error
     if moved:
         _raise(record, moved)
-    record.promises.looked_at()
+
+
+def _check_first(session: Session, record: SessionRecord) -> None:
+    """Check the rows that come before all rows of the flush, unless a later one is held."""
+    written = map(_order, map(place_of, flushes.stored_states_to_flush(session)))
+    first, last = min(written, default=None), _last_held(record)
+    unknown = _unknown(session, record)
+    waiting = {
+        place: one
+        for place, one in unknown.items()
+        if first is not None
+        and _order(place) < first
+        and (last is None or last < _order(place))
+        and _has_shared_locks(session, one.mapper)
+    }
+    if waiting and record.promises is not None:
+        later = [one for place, one in unknown.items() if place not in waiting]
+        _check(session, record, waiting, later)
+        record.promises.looked_at(waiting)
+        record.note_locks()
+
+
+def _last_held(record: SessionRecord) -> Any:
+    """Return the order of the last row that the transaction has locked or written."""
+    written = () if record.decided else places_of(record.sent)
+    return max(map(_order, {*written, *(record.locked or ())}), default=None)
+
+
+def _order(place: Place) -> Any:
+    return order_of(*place)
+
+
+def _has_shared_locks(session: Session, mapper: Mapper[Any]) -> bool:
+    """Return whether transactions wait for single rows, and their locks reach all writers."""
+    connection = connection_to_write(session, mapper)
+    database = database_of(connection.dialect)
+    return not (database.one_lock or database.locks_are_local(connection))
 
 
 def _kept(session: Session, record: SessionRecord) -> Iterator[Place]:
@@ -192,12 +261,21 @@ def _raise(record: SessionRecord, entries: list[Entry[Any]]) -> None:
     raise events.report(conflict_of(entries, record.promises))
 
 
-def _moved(session: Session, promises: Iterable[Promise]) -> Iterator[Entry[Any]]:
+def _moved(
+    session: Session, promises: Iterable[Promise], *, lock: bool = True
+) -> Iterator[Entry[Any]]:
     by_table: dict[Mapper[Any], list[Promise]] = {}
     for one in promises:
         by_table.setdefault(_read_as(one.mapper), []).append(one)
-    for mapper, some in sorted(by_table.items(), key=lambda item: str(facts(item[0]).table)):
-        yield from _moved_in(session, mapper, some)
+    for mapper, some in sorted(by_table.items(), key=lambda item: order_of(item[0], ())):
+        if lock:
+            yield from _moved_in(session, mapper, some)
+        else:
+            connection = connection_to_write(session, mapper)
+            newer = database_of(connection.dialect).locks_show_newer
+            read = partial(read_stored, connection, lock=False, share=newer)
+            found = read(mapper, [one.identity for one in some], only=(facts(mapper).token,))
+            yield from _entries(session, mapper, some, found, read)
 
 
 def _moved_in(session: Session, mapper: Mapper[Any], some: list[Promise]) -> Iterator[Entry[Any]]:
@@ -205,29 +283,53 @@ def _moved_in(session: Session, mapper: Mapper[Any], some: list[Promise]) -> Ite
     connection = connection_to_write(session, mapper)
     database_of(connection.dialect).begin_writing(connection, facts(mapper).table)
     identities, written = [one.identity for one in some], _must_write(session, connection)
-    briefly = _in_the_way(record_of(session)) and bool(database_of(connection.dialect).brief_waits)
+    briefly = bool(database_of(connection.dialect).brief_waits) and (
+        _in_the_way(record_of(session)) or _comes_late(record_of(session), mapper, identities)
+    )
     if briefly:
         record_of(session).note_brief_waits()
     found = read_stored(
         connection, mapper, identities, only=(token,), share=not written, briefly=briefly
     )
+    read = partial(read_stored, connection, share=True)
+    entries = list(_entries(session, mapper, some, found, read))
+    yield from entries
+    if written and not entries:
+        write_as_they_are(connection, mapper, some)
+
+
+def _entries(
+    session: Session,
+    mapper: Mapper[Any],
+    some: list[Promise],
+    found: Mapping[Identity, Mapping[str, Any]],
+    read: Callable[..., Mapping[Identity, Any]],
+) -> Iterator[Entry[Any]]:
+    """Yield an entry for each row that ``found`` does not show in the promised version."""
+    token = facts(mapper).token
     moved: dict[Mapper[Any], list[Promise]] = {}
     for one in some:
         row = found.get(one.identity)
         if row is None or not _is(mapper, row[token], one.version):
             moved.setdefault(one.mapper, []).append(one)
     for of_class, rows in moved.items():
-        stored = read_stored(connection, of_class, [one.identity for one in rows], share=True)
+        stored = read(of_class, [one.identity for one in rows])
         for one in rows:
             yield entry_of(_attempt(session, one), stored.get(one.identity))
-    if written and not moved:
-        write_as_they_are(connection, mapper, some)
 
 
 def _in_the_way(record: SessionRecord) -> bool:
     """Return whether the unit runs again rather than to wait, because others may wait for it."""
     others = record.holds_locks or record.sent or len(record.promises or ()) > 1
     return bool(others) and record.hurries
+
+
+def _comes_late(record: SessionRecord, mapper: Mapper[Any], identities: Iterable[Identity]) -> bool:
+    """Return whether a unit that runs again holds a row that comes after one of these."""
+    if not record.gives_way:
+        return False
+    last = _last_held(record)
+    return last is not None and any(order_of(mapper, one) < last for one in identities)
 
 
 def _must_write(session: Session, connection: Connection) -> bool:
@@ -282,79 +384,3 @@ def _is(mapper: Mapper[Any], version: Any, promised: Any) -> bool:
 
 def _among(obj: Any, objects: Any) -> bool:
     return any(obj is one for one in objects)
-
-
-# -- written as they are, where a lock does not reach every writer ---------------------------------
-
-
-def write_as_they_are(connection: Connection, mapper: Mapper[Any], some: list[Promise]) -> None:
-    """Write these rows, which are locked and as they were promised.
-
-    Raises:
-        ConfigurationError: no other value of this kind of version is known.
-    """
-    table, version = facts(mapper).table, facts(mapper).version
-    keys = list(_keys(mapper, table))
-    rows = update(table).where(rows_with_keys(keys, [one.identity for one in some]))
-    others: dict[Any, Any] = {column: column for column in table.columns if _moves(column)}
-    send = type(connection).execute  # not the functions that a flush has put over it
-    kind = facts(mapper).kind
-    if kind is not None and kind.has_trigger:
-        send(connection, rows.values({**others, version: version}))
-        return
-    moved = kind and kind.following(version)
-    if moved is None:
-        moved = literal(_another(mapper, {one.version for one in some}), version.type)
-    send(connection, rows.values({**others, version: moved}))
-    seen = case(*((_is_row(keys, one), literal(one.version, version.type)) for one in some))
-    send(connection, rows.values({**others, version: seen}))
-
-
-def _keys(mapper: Mapper[Any], table: Table) -> Iterator[Column[Any]]:
-    """Yield the key columns, in the table of the version."""
-    for key, own in zip(facts(mapper).rows[0], table.primary_key.columns, strict=False):
-        yield key if key.table is table else own
-
-
-def _is_row(keys: list[Column[Any]], one: Promise) -> Any:
-    return and_(*(key == value for key, value in zip(keys, one.identity, strict=True)))
-
-
-def _moves(column: Column[Any]) -> bool:
-    """Return whether an UPDATE that does not name the column changes it.
-
-    A time may have ``ON UPDATE CURRENT_TIMESTAMP`` in the database alone.
-    """
-    if column.computed is not None or column.primary_key:
-        return False
-    kept = column.onupdate is not None or column.server_onupdate is not None
-    return kept or isinstance(column.type, DateTime)
-
-
-def _another(mapper: Mapper[Any], seen: set[Any]) -> Any:
-    """Return a version that none of the rows has."""
-    values = _values_like(next(iter(seen)))
-    if values is None:
-        name = mapper.class_.__name__
-        raise ConfigurationError(
-            f"A row of {name} was only verified, and this is a node of a Galera cluster, where it"
-            " has to be written for that: optilock knows no other value for a version of that"
-            f" type. Write the row in your own way (assign the next version of {name}), or give"
-            " the class the token Counter(). Nothing is committed."
-        )
-    return next(value for value in values if value not in seen)
-
-
-def _values_like(value: Any) -> Iterable[Any] | None:
-    if isinstance(value, int):
-        return count()
-    if isinstance(value, str):
-        return map(str, count())
-    if isinstance(value, bytes):
-        return (bytes(number) for number in count())
-    if isinstance(value, uuid.UUID):
-        return (uuid.UUID(int=number) for number in count())
-    if isinstance(value, datetime.datetime):
-        start = datetime.datetime(2000, 1, 1, tzinfo=value.tzinfo)
-        return (start + datetime.timedelta(seconds=number) for number in count())
-    return None

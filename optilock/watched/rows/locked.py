@@ -33,14 +33,26 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
-from weakref import WeakSet, ref
+from weakref import WeakKeyDictionary, WeakSet, ref
 
-from sqlalchemy import Alias, Column, Connection, FromClause, Join, Select, Table, inspect
+from sqlalchemy import (
+    Alias,
+    Column,
+    Connection,
+    FromClause,
+    Join,
+    MetaData,
+    Select,
+    Table,
+    inspect,
+)
+from sqlalchemy.exc import NoReferenceError
 from sqlalchemy.orm import Bundle, Mapper, QueryableAttribute, Session, SessionTransaction
 from sqlalchemy.orm.attributes import instance_state
+from sqlalchemy.schema import sort_tables_and_constraints
 
 from optilock.dialects import database_of
-from optilock.mapped import State, facts
+from optilock.mapped import Identity, State, facts
 from optilock.undocumented import statements
 from optilock.undocumented.mappers import expire_attribute
 from optilock.watched.session.connections import bind_to_write, connection_to_write
@@ -267,3 +279,39 @@ def _is_inner(source: Any) -> bool:
         inner = not (source.isouter or source.full)
         return inner and _is_inner(source.left) and _is_inner(source.right)
     return isinstance(source, (Table, Alias))
+
+
+# -- the order of locks ----------------------------------------------------------------------------
+
+_SORT: Callable[..., Any] = sort_tables_and_constraints
+_PLACES: WeakKeyDictionary[MetaData, dict[Table, int]] = WeakKeyDictionary()
+
+
+def order_of(mapper: Mapper[Any], identity: Identity) -> Any:
+    """Return a value by which rows are locked in one order, in every process.
+
+    It is the order in which a flush writes them: a table comes after those that it refers to.
+    """
+    table = facts(mapper).table
+    return _place_of_table(table), table.key, tuple(map(_sort_key, identity))
+
+
+def _place_of_table(table: Table) -> int:
+    places = _PLACES.get(table.metadata)
+    if places is None or len(places) < len(table.metadata.tables):
+        places = _PLACES[table.metadata] = _places_of_tables(table.metadata)
+    return places.get(table, 0)
+
+
+def _places_of_tables(metadata: MetaData) -> dict[Table, int]:
+    tables = [*metadata.tables.values()]
+    try:
+        ordered = _SORT(tables)
+    except NoReferenceError:  # to a table of another program
+        return dict.fromkeys(tables, 0)
+    return {one: number for number, (one, _) in enumerate(ordered) if one is not None}
+
+
+def _sort_key(value: Any) -> Any:
+    """Return a value for one order in every process; numbers are compared as numbers."""
+    return (0, value, "") if isinstance(value, (int, float)) else (1, 0, str(value))

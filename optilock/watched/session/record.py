@@ -53,6 +53,10 @@ class Owner(Protocol):
     def hurries(self) -> bool:
         """Return whether it runs again, and locks first, if a write has to wait for a lock."""
 
+    @property
+    def gives_way(self) -> bool:
+        """Return whether it runs again if it has to wait for a lock."""
+
     def connected(self, connection: Connection, database: Database) -> None:
         """Note that the transaction has begun on one more connection."""
 
@@ -217,6 +221,11 @@ class SessionRecord(TransactionRecord, StatementRecord):
         A unit whose writes may go with its end does not: these have a limit of their own.
         """
         return self.owner is not None and self.ending is None and self.owner.hurries
+
+    @property
+    def gives_way(self) -> bool:
+        """Return whether a unit runs again rather than to wait for a lock out of order."""
+        return self.owner is not None and self.ending is None and self.owner.gives_way
 
     def has_locked(self, writes: Sequence[Write]) -> bool:
         """Return whether the transaction has locked all of these rows as it read them.

@@ -117,11 +117,13 @@ class Promises(RowsOfTransaction[Promise]):
 
     #: The others: they hold until COMMIT, which may still tell that one was broken.
     _looked_at: Mapping[Place, Promise] = MappingProxyType({})
+    #: The next flush is the last one before COMMIT.
+    end_next: bool = False
 
-    def looked_at(self) -> None:
-        """Note that all rows were checked, and stay as promised."""
-        self._looked_at = {**self._looked_at, **self}
-        self.clear()
+    def looked_at(self, places: Iterable[Place]) -> None:
+        """Note that these rows were checked, and stay as promised."""
+        checked = {place: self.pop(place) for place in [*places]}
+        self._looked_at = {**self._looked_at, **checked}
 
     def has(self, place: Place) -> bool:
         return place in self or place in self._looked_at

@@ -134,16 +134,18 @@ def test_the_transaction_block_of_a_session_verifies_too(
     failed(work)
 
 
-def test_what_is_flushed_last_is_written_before_the_look(
-    account: Any, watched: Do, engine: Engine
+@pytest.mark.parametrize("promised", [1, 2])
+def test_the_look_and_the_last_writes_are_in_the_order_of_the_keys(
+    account: Any, watched: Do, engine: Engine, promised: int
 ) -> None:
     session = watched()
-    verify(session.get(Account, 1))
-    session.get(Account, 2).owner = "Eve"
+    verify(session.get(Account, promised))
+    session.get(Account, 3 - promised).owner = "Eve"
     with count_statements(engine) as sent:
         session.commit()
     kinds = [one.text.split()[0] for one in sent.statements]
-    assert kinds.index("UPDATE") < kinds.index("SELECT")
+    looks_first = promised == 1 and engine.dialect.name != "sqlite"
+    assert (kinds.index("SELECT") < kinds.index("UPDATE")) is looks_first
 
 
 def test_verifying_a_class_without_a_version_is_refused(store: Do, watched: Do) -> None:
