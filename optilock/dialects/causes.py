@@ -88,6 +88,20 @@ class ErrorCodes:
         """Return whether the user lacks the right to do that."""
         return not self.forbidden.isdisjoint(self._codes(error))
 
+    #: Codes that say that this transaction, or server, writes nothing, and locks no row either.
+    read_only: frozenset[str | int] = frozenset({"25006"})
+    #: Codes that say that no row of this relation can be locked.
+    never_locked: frozenset[str | int] = frozenset({"0A000", "42809"})
+
+    def refuses_locks(self, error: DBAPIError) -> bool:
+        """Return whether the same read might succeed without its locks."""
+        refused = self.forbidden | self.read_only | self.never_locked
+        return not refused.isdisjoint(self._codes(error))
+
+    def never_locks(self, error: DBAPIError) -> bool:
+        """Return whether such a read fails for every user, and in each transaction."""
+        return not self.never_locked.isdisjoint(self._codes(error))
+
     #: Codes that say that a row may not hold such values: a CHECK, the range of a type, a trigger
     #: with a rule of its own.
     unstorable: frozenset[str | int] = frozenset({"23514", "22003", "P0001"})

@@ -235,6 +235,8 @@ class Memory:
         self.crowded: dict[tuple[str, str], Heat] = {}
         #: For each kind of unit and table: its last units in a row that wrote nothing there.
         self._readers: OrderedDict[tuple[str, str, str], int] = OrderedDict()
+        #: Tables whose rows the database never locks, by database and name.
+        self.unlockable: set[tuple[str, str]] = set()
         self._most, self._clock, self._chance = most, clock, chance
         self._changing = Lock()
 
@@ -247,9 +249,12 @@ class Memory:
             self.rows.clear()
             self.crowded.clear()
             self._readers.clear()
+            self.unlockable.clear()
 
     def decide(self, key: Key, given: Adaptive) -> Decision:
         """Return how the row is read now."""
+        if self.unlockable and key[:2] in self.unlockable:
+            return Decision.PLAIN
         if self.crowded and self._is_crowded(key, given):
             return Decision.LOCK
         of_table = self._decide(key.any_row, given) if key.identity else Decision.PLAIN
@@ -352,16 +357,24 @@ class Memory:
 
     def only_reads(self, unit: str | None, key: Key) -> bool:
         """Return whether the last units of this name wrote no row of the table."""
-        return unit is not None and self._readers.get((unit, *key[:2]), 0) >= UNITS_OF_A_READER
+        return self._readers.get((unit or "", *key[:2]), 0) >= UNITS_OF_A_READER
 
     def note_use(self, unit: str | None, key: Key, *, writes: bool) -> None:
         """Note whether a unit of this name that has read hot rows of the table wrote there."""
-        if unit is None:
-            return
+        if writes or unit is not None:
+            self._note_reader(unit or "", key, 0 if writes else 1)
+
+    def note_refused(self, unit: str | None, key: Key, *, always: bool) -> None:
+        """Note that a unit of this name may not lock rows of the table, or that no unit can."""
+        if always and key.identity:
+            self.unlockable.add((key.database, key.table))
+        self._note_reader(unit or "", key, UNITS_OF_A_READER)
+
+    def _note_reader(self, unit: str, key: Key, more: int) -> None:
         with self._changing:
             before = self._readers.pop((unit, *key[:2]), 0)
-            if not writes:
-                self._readers[unit, *key[:2]] = min(before + 1, UNITS_OF_A_READER)
+            if more:
+                self._readers[unit, *key[:2]] = min(before + more, UNITS_OF_A_READER)
                 if len(self._readers) > self._most:
                     self._readers.popitem(last=False)
 

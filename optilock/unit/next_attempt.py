@@ -45,10 +45,12 @@ class NextAttempt:
     held: HeldConnections | None = None
     _routes: Mapping[Any, Any] = MappingProxyType({})
     _rows: frozenset[Key] = frozenset()
+    #: Rows whose locks were not to be had.
+    _avoided: frozenset[Key] = frozenset()
 
     def locks_rows(self, error: BaseException) -> bool:
         """Return whether the next attempt locks the rows of this failure, so it need not wait."""
-        return bool(self._rows)
+        return bool(self._rows or self._avoided)
 
     def waits_briefly(self, session: Session, number: int) -> bool:
         """Return whether this attempt's waits are brief: another one follows and locks first."""
@@ -70,6 +72,7 @@ class NextAttempt:
         reading = _reading_of(session)
         if reading is not None:
             self.is_due, self._rows = True, reading.remember(session, error)
+            self._avoided = reading.not_locked
 
     # -- the next one ------------------------------------------------------------------------------
 
@@ -78,7 +81,8 @@ class NextAttempt:
         reading = _reading_of(own.session)
         if reading is not None:
             reading.insist = self._rows
-        self.is_due, self._rows = False, frozenset()
+            reading.added.do_without(self._avoided)
+        self.is_due, self._rows, self._avoided = False, frozenset(), frozenset()
         held, self.held = self.held, None
         if held is not None:
             own.routes.update(self._routes)

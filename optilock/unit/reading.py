@@ -40,6 +40,7 @@ from optilock.unit.heat import (
     adaptive_of,
 )
 from optilock.unit.parts import Part
+from optilock.unit.refused_locks import AddedLocks, may_go_on
 from optilock.unit.sessions import forget_engine_choice, lock_where_written, name_of
 from optilock.watched.rows.locked import order_of, rows_to_lock
 from optilock.watched.rows.reads_by_key import (
@@ -66,11 +67,13 @@ class Reading:
         "_database",
         "_own",
         "adaptive",
+        "added",
         "beforehand",
         "failed",
         "held",
         "insist",
         "memory",
+        "not_locked",
         "queries",
         "tried",
     )
@@ -91,6 +94,9 @@ class Reading:
         self.tried: set[Key] = set()
         #: The rows that have conflicted, once the unit has failed.
         self.failed: frozenset[Key] | None = None
+        #: The locks that it adds to queries, and those that it did not get.
+        self.added = AddedLocks()
+        self.not_locked: frozenset[Key] = frozenset()
         self._bind: Any = session.bind
         self._database = ""
         self._begun = False
@@ -184,7 +190,7 @@ class Reading:
         if key in self.held:
             self.beforehand.discard(key)
             return False
-        if not self._decide(session, key):
+        if not self._decide(session, key, mapper):
             return False
         partners = self.memory.partners(key) if self.adaptive is not None else None
         if partners:
@@ -193,15 +199,22 @@ class Reading:
             if key in self.held:
                 return False
         if not (self._begun or self._begin(session, mapper)):
+            self.added.avoid(key)
             return False
         self.held[key] = mapper
+        self.added.asked = {key: mapper}
         return True
 
-    def _decide(self, session: Session, key: Key) -> bool:
-        if self.adaptive is None or key in self.insist:
+    def _decide(self, session: Session, key: Key, mapper: Mapper[Any]) -> bool:
+        if self.adaptive is None:
+            return True
+        if self.added.avoided and self.added.avoids(session, key, mapper):
+            return False
+        if key in self.insist:
             return True
         decision = self.memory.decide(key, self.adaptive)
         if decision is Decision.LOCK and self.memory.only_reads(_name(session), key):
+            self.added.avoid(key)
             decision = Decision.WATCHED
         if decision is Decision.WATCHED:
             self.tried.add(key)
@@ -212,10 +225,11 @@ class Reading:
         wanted = [
             (mapper, source)
             for mapper, source in found
-            if self._decide(session, self.key_of(session, mapper))
+            if self._decide(session, self.key_of(session, mapper), mapper)
         ]
         if not wanted or not all(self._begin(session, mapper) for mapper, _ in wanted):
             return statement
+        self.added.asked = {self.key_of(session, mapper): mapper for mapper, _ in wanted}
         return self._with_locks(statement, [source for _, source in wanted])
 
     def _with_locks(self, statement: Select[Any], of: Any) -> Select[Any]:
@@ -230,8 +244,8 @@ class Reading:
         Raises:
             ConfigurationError: rows cannot be locked, and the strategy locks every row.
         """
-        if self._begun:
-            return True
+        if self._begun or self.added.are_refused:
+            return self._begun
         dialect = (self._bind or session.get_bind(**bind_to_write(mapper))).dialect
         database = database_of(dialect)
         if not database.locks_rows(dialect):
@@ -244,7 +258,13 @@ class Reading:
             return False
         self._bound = None if self.adaptive is None else database.bounds_waits
         if database.one_lock:
-            database.begin_writing(self._connection(session, mapper), facts(mapper).table)
+            try:
+                database.begin_writing(self._connection(session, mapper), facts(mapper).table)
+            except DBAPIError as error:
+                if self.adaptive is None or not may_go_on(error):
+                    raise
+                self.added.are_refused = True
+                return False
         self._begun = self._bind is not None or database.one_lock
         return True
 
@@ -281,13 +301,15 @@ class Reading:
 
     def _lock_in_order(self, session: Session, wanted: dict[Key, Mapper[Any]]) -> None:
         session_record(session).note_locks()
+        self.added.asked = wanted
         by_table: dict[str, list[Key]] = {}
         for key in wanted:
             by_table.setdefault(key.table, []).append(key)
         for keys in by_table.values():
             mapper = facts(wanted[keys[0]]).root
             connection = self._connection(session, mapper)
-            self._begin(session, mapper)
+            if not self._begin(session, mapper):
+                return
             columns, rows = facts(mapper).rows
             query = select(*columns).select_from(rows).order_by(*columns)
             if self._bound is not None:
@@ -308,7 +330,8 @@ class Reading:
 
     def stored(self, session: Session) -> None:
         """Count the rows that were read without a lock and written as successes."""
-        if self.adaptive is None or not (self.tried or self.held):
+        read = dict.fromkeys((*self.held, *self.added.avoided))
+        if self.adaptive is None or not (self.tried or read):
             return
         written = self._written(session)
         if self.tried:
@@ -319,7 +342,7 @@ class Reading:
         if self.beforehand:
             for key in self.held:
                 self.memory.dissolve_partners(key)
-        self._note_use(session, {*self.held, *self.tried}, {**written, **self._promised(session)})
+        self._note_use(session, read, {**written, **self._promised(session)})
 
     def _note_use(self, session: Session, read: Iterable[Key], written: Iterable[Key]) -> None:
         """Note for each table of these hot rows whether the unit has written there."""
@@ -342,6 +365,8 @@ class Reading:
             return self._conflicted(session, error)
         if not isinstance(error, DBAPIError):
             return frozenset()
+        if self.adaptive is not None:
+            self.not_locked = self.added.lost(error, self.memory, session_record(session))
         cause = cause_of(error)
         if cause is Cause.DEADLOCK:
             return self._deadlocked(session)

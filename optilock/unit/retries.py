@@ -51,6 +51,7 @@ from optilock import events
 from optilock.dialects.transient import is_transient
 from optilock.errors import CommitOutcomeUnknown, ConfigurationError, WouldOverwrite
 from optilock.unit.failures import name_of_failed, report_failures, reported_end
+from optilock.unit.refused_locks import is_of_added_lock
 from optilock.unit.repeatable import is_async, require_repeatable, returned_by
 from optilock.unit.running_units import begin_attempt, end_attempt, inside_unit
 from optilock.watched.guard.repeats import (
@@ -315,7 +316,7 @@ class Run:
     def goes_on_after(self, error: Exception, name: str | None = None) -> bool:
         """Decide after a failed attempt whether to wait and run again, or to let the error out."""
         ended = self._policy.clock()
-        if not self._policy.deserves(error):
+        if not (self._policy.deserves(error) or is_of_added_lock(error)):
             return self._give_up(error, ended, note=self.number > 1)
         at_once = self._at_once is not None and self._at_once(error)
         wait = self._policy.wait_after(self.number, self.started, ended, at_once=at_once)

@@ -264,6 +264,8 @@ class MariaDB(Database):
     )
     #: Access denied, to a database, a table, or an operation.
     forbidden = frozenset({1044, 1142, 1143, 1227, 1419})
+    #: A transaction, or a server; the second one is told in one code with other options.
+    read_only = frozenset({1792, 1290, 1836})
     #: CHECK of MariaDB and of MySQL, out of range in a column and in an expression, SIGNAL.
     unstorable = frozenset({4025, 3819, 1264, 1690, 1644})
     causes_at_commit = by_code(

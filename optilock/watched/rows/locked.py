@@ -284,7 +284,7 @@ def _is_inner(source: Any) -> bool:
 # -- the order of locks ----------------------------------------------------------------------------
 
 _SORT: Callable[..., Any] = sort_tables_and_constraints
-_PLACES: WeakKeyDictionary[MetaData, dict[Table, int]] = WeakKeyDictionary()
+_places: WeakKeyDictionary[MetaData, dict[Table, int]] = WeakKeyDictionary()
 
 
 def order_of(mapper: Mapper[Any], identity: Identity) -> Any:
@@ -297,9 +297,9 @@ def order_of(mapper: Mapper[Any], identity: Identity) -> Any:
 
 
 def _place_of_table(table: Table) -> int:
-    places = _PLACES.get(table.metadata)
+    places = _places.get(table.metadata)
     if places is None or len(places) < len(table.metadata.tables):
-        places = _PLACES[table.metadata] = _places_of_tables(table.metadata)
+        places = _places[table.metadata] = _places_of_tables(table.metadata)
     return places.get(table, 0)
 
 

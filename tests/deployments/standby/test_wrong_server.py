@@ -6,12 +6,15 @@ import asyncio
 from typing import Any
 
 import pytest
-from sqlalchemy import create_engine, event
+from sqlalchemy import Engine, create_engine, event
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
 from optilock import AsyncUnitOfWork, UnitOfWork, is_transient, repeatable_read, unit_of_work
+from optilock.unit import Adaptive
+from optilock.unit.heat import MEMORY, Key
+from optilock.unit.sessions import name_of
 from tests.deployments.postgresql import Node, url_of
 from tests.deployments.writers import Account, add
 
@@ -41,6 +44,43 @@ def test_with_async_drivers_too(writing, pair, driver):
         await engine.dispose()
 
     asyncio.run(story())
+
+
+@pytest.mark.parametrize("driver", ["", "psycopg", "asyncpg"])
+def test_a_hot_row_is_read_without_the_lock_that_a_standby_refuses(writing, pair, driver):
+    """The first unit of a name has one attempt more."""
+    attempts: list[int] = []
+
+    def number(session: Session) -> int:
+        attempts.append(1)
+        return session.get_one(Account, 1).number
+
+    async def number_async(session: AsyncSession) -> int:
+        return await session.run_sync(number)
+
+    async def story() -> None:
+        engine = create_async_engine(url_of(pair.standby, driver=driver))
+        make_hot(engine.sync_engine)
+        work = unit_of_work(engine)(number_async)
+        assert [await work(), await work()] == [0, 0]
+        await engine.dispose()
+
+    if driver:
+        asyncio.run(story())
+    else:
+        engine = create_engine(pair.standby.url)
+        make_hot(engine)
+        work = unit_of_work(engine)(number)
+        assert [work(), work()] == [0, 0]
+        engine.dispose()
+    assert len(attempts) == 3
+
+
+def make_hot(engine: Engine) -> None:
+    MEMORY.forget()
+    key = Key(name_of(engine), Account.__tablename__, (1,))
+    MEMORY.conflict(key, Adaptive(), "the test says so")
+    MEMORY.rows[key].left = 1_000_000
 
 
 # -- a write that comes to the wrong server --------------------------------------------------------
