@@ -78,10 +78,23 @@ class ScopeRows:
 
     def lock(self, connection: sa.Connection, keys: Sequence[str]) -> Versions:
         """Lock sorted keys against other transactions that move or check them."""
-        found = self._send(connection, self._locking, keys)
+        return self._locked(connection, self._locking, keys)
+
+    def lock_one(self, connection: sa.Connection, key: str, any_key: str) -> Versions:
+        """Lock the first key as :meth:`lock` does, and the second one against movers only."""
+        found: Versions = {}
+        for one in sorted((key, any_key)):
+            query = self._locking if one == key else self._sharing
+            found.update(self._locked(connection, query, [one]))
+        return found
+
+    def _locked(
+        self, connection: sa.Connection, query: sa.Select[Any], keys: Sequence[str]
+    ) -> Versions:
+        found = self._send(connection, query, keys)
         if len(found) < len(keys):
             self._make(connection, keys, keys)
-            found = self._send(connection, self._locking, keys)
+            found = self._send(connection, query, keys)
         return found
 
     def move_with_commit(self, connection: sa.Connection, keys: Sequence[str]) -> bool:

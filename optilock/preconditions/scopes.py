@@ -57,7 +57,7 @@ from optilock.watched.scopes.transaction import (
     verify_version,
 )
 from optilock.watched.session.connections import given_session
-from optilock.watched.session.record import is_watched, session_record
+from optilock.watched.session.record import READS_KEY, Reads, is_watched, session_record
 
 AnySession = Session | scoped_session[Any]
 
@@ -82,7 +82,10 @@ def verify_scope(
             f"verify(session, scope, statement) got {describe(statement)} as its statement: pass"
             " select(...). Nothing was sent."
         )
-    verify_version(own, scope, read_version(own, scope), demanded=False)
+    reads: Reads | None = own.__dict__.get(READS_KEY)
+    locked = reads is not None and reads.locks_scope(own, scope)
+    version = (lock_version if locked else read_version)(own, scope)
+    verify_version(own, scope, version, demanded=False, locked=locked)
     if statement is None:
         return None
     result: Any = own.execute(statement)
@@ -132,7 +135,7 @@ def lock_scope(session: AnySession, scope: Scope) -> None:
     """
     own = _session("lock", session, scope)
     session_record(own).note_locks()
-    verify_version(own, scope, lock_version(own, scope), demanded=False)
+    verify_version(own, scope, lock_version(own, scope), demanded=False, locked=True)
 
 
 def _session(call: str, session: AnySession, scope: Scope) -> Session:

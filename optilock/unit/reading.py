@@ -14,7 +14,7 @@ once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any
 from weakref import ref
@@ -29,6 +29,8 @@ from optilock.dialects import Cause, database_of
 from optilock.dialects.transient import cause_of
 from optilock.errors import ConcurrencyError, ConfigurationError, PreconditionFailed
 from optilock.mapped import State, facts, identity_of, place_of
+from optilock.mapping.scopes import Scope, rules_of
+from optilock.tables.names import scopes
 from optilock.undocumented.statements import has_inner_write, requested_key, subject_of
 from optilock.unit.heat import (
     MEMORY,
@@ -50,6 +52,7 @@ from optilock.watched.rows.reads_by_key import (
     uses_own_query,
 )
 from optilock.watched.rows.stored import rows_at
+from optilock.watched.scopes.transaction import SCOPES, TransactionScopes
 from optilock.watched.session.connections import bind_to_write, connection_to_write
 from optilock.watched.session.record import READS_KEY, session_record
 
@@ -75,6 +78,7 @@ class Reading:
         "memory",
         "not_locked",
         "queries",
+        "scope",
         "tried",
     )
 
@@ -100,6 +104,8 @@ class Reading:
         self._bind: Any = session.bind
         self._database = ""
         self._begun = False
+        #: The last scope that it has locked.
+        self.scope: Key | None = None
         #: A condition that limits waits for locks.
         self._bound: ColumnElement[bool] | None = None
         #: The query that :meth:`get` sends itself.
@@ -282,6 +288,39 @@ class Reading:
             database = name_of(session.get_bind(**bind_to_write(mapper)))
         return Key(database, facts(mapper).name, identity)
 
+    # -- scopes ------------------------------------------------------------------------------------
+
+    def locks_scope(self, session: Session, scope: Scope) -> bool:
+        """Return whether to lock a scope on which units conflict.
+
+        Scopes are locked in the order of their keys, which is that of COMMIT. So none is locked of
+        a kind that comes after another one of its class, whose rows move both.
+        """
+        if self.adaptive is None or self.is_cold():
+            return False
+        mapper: Mapper[Any] = inspect(scope.model)
+        if not scope.key.startswith(min(rule.prefix for rule in rules_of(mapper))):
+            return False
+        key = self._key_of_scope(session, scope.model, scope.key)
+        if self.scope is not None and self.scope >= key:
+            return False
+        if not self._decide(session, key, mapper):
+            return False
+        if not (self._begun or self._begin(session, mapper)):
+            return False
+        self.scope = key
+        session_record(session).note_locks()
+        return True
+
+    def _moved_scopes(self, session: Session) -> Iterator[Key]:
+        known: TransactionScopes | None = session.__dict__.get(SCOPES)
+        if known is not None:
+            for scope in filter(lambda one: known.moves(one.key), known.seen):
+                yield self._key_of_scope(session, scope.model, scope.key)
+
+    def _key_of_scope(self, session: Session, model: Any, key: str) -> Key:
+        return Key(self.key_of(session, inspect(model)).database, scopes.name, (key,))
+
     # -- several rows in one order -----------------------------------------------------------------
 
     def _lock_partners(self, session: Session, key: Key, partners: Iterable[Any]) -> None:
@@ -333,7 +372,7 @@ class Reading:
         read = dict.fromkeys((*self.held, *self.added.avoided))
         if self.adaptive is None or not (self.tried or read):
             return
-        written = self._written(session)
+        written = {**self._written(session), **dict.fromkeys(self._moved_scopes(session))}
         if self.tried:
             tables = {key[:2] for key in written}
             for key in self.tried:
@@ -379,7 +418,9 @@ class Reading:
         found: dict[Key, None] = {}
         for entry in error.entries:
             if entry.is_scope:
-                continue  # no row: the program locks it (``lock(session, scope)``)
+                scope = entry.model.scope(**entry.original)
+                found[self._key_of_scope(session, entry.model, scope.key)] = None
+                continue
             if entry.action == "verify" and not self._is_held(session, entry):
                 continue  # the row was only read, and locks would make readers wait
             mapper: Mapper[Any] = inspect(entry.model)
@@ -408,6 +449,8 @@ class Reading:
     def _deadlocked(self, session: Session) -> frozenset[Key]:
         held = {key: mapper for key, mapper in self.held.items() if key.identity is not None}
         wanted = held | self._written(session) | self._promised(session)
+        for scope in self._moved_scopes(session):  # and others, perhaps in another order
+            self.memory.note_refused(_name(session), scope, always=False)
         if self.adaptive is not None:
             places = {key: (ref(mapper), key.identity) for key, mapper in wanted.items()}
             order = [key for key in held if key not in self.beforehand]

@@ -159,9 +159,16 @@ def note_moves(session: Session, mapper: Mapper[Any], keys: Collection[str]) -> 
 
 
 def verify_version(
-    session: Session, scope: Scope, version: ScopeVersion, *, demanded: bool
+    session: Session,
+    scope: Scope,
+    version: ScopeVersion,
+    *,
+    demanded: bool,
+    locked: bool = False,
 ) -> None:
     """Require the version of a scope until COMMIT; where triggers move it, lock it at once.
+
+    ``locked``: the version was read by :func:`lock_version`, so that COMMIT need not check it.
 
     Raises:
         ConcurrencyError: (``PreconditionFailed`` after a demand) the transaction has seen an older
@@ -176,8 +183,15 @@ def verify_version(
         version = lock_version(session, scope)
     if known.seen[scope].version != version:
         raise events.report(_conflict(known, dict(zip(keys, version, strict=True))))
-    if has_triggers(mapper):
+    if has_triggers(mapper) or (locked and _keep_locks(session, mapper)):
         known.checked.update(keys)
+
+
+def _keep_locks(session: Session, mapper: Mapper[Any]) -> bool:
+    """Return whether locks reach every writer, and are no savepoint's, which may give them back."""
+    connection = connection_to_write(session, mapper)
+    local = database_of(connection.dialect).locks_are_local(connection)
+    return not local and nested_transaction(session) is None
 
 
 def require_transaction(connection: sa.Connection, mapper: Mapper[Any]) -> None:
@@ -246,12 +260,23 @@ def version_of_scope(session: Any, scope: Scope) -> ScopeVersion:
 
 
 def lock_version(session: Session, scope: Scope) -> ScopeVersion:
-    """Lock the rows of a scope, and return its version."""
-    connection = connection_to_write(session, sa.inspect(scope.model))
-    require_exact(connection, sa.inspect(scope.model))
+    """Lock the rows of a scope, and return its version.
+
+    The row ``*`` is shared with other scopes, unless triggers may move it in this transaction.
+    """
+    mapper = sa.inspect(scope.model)
+    connection = connection_to_write(session, mapper)
+    require_exact(connection, mapper)
     keys = (scope.key, scope.any_key)
-    rows = database_of(connection.dialect).scope_rows
-    found = versions_of(rows.lock(connection, sorted(keys)), keys)
+    database = database_of(connection.dialect)
+    rows, found = database.scope_rows, dict.fromkeys(keys, 0)
+    if database.one_lock:
+        database.begin_writing(connection, scopes)
+        found |= rows.read(connection, keys)
+    elif has_triggers(mapper):
+        found |= rows.lock(connection, sorted(keys))
+    else:
+        found |= rows.lock_one(connection, *keys)
     return ScopeVersion(*(found[key] for key in keys))
 
 

@@ -114,6 +114,9 @@ class Reads(Protocol):
     ) -> Any:
         """Run ``session.get()`` for a row that the caller does not lock."""
 
+    def locks_scope(self, session: Session, scope: Any) -> bool:
+        """Return whether to lock a scope, and not only to read it."""
+
     def stored(self, session: Session) -> None:
         """COMMIT was carried out; what the session has written is still known."""
 
