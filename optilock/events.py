@@ -163,6 +163,8 @@ class Committed(_Event):
     attempts: int
     seconds: float
     name: str | None = None
+    #: It took fewer round trips, with ``pipelined=True``, or ``"auto"`` far from the server.
+    pipelined: bool = False
 
 
 @dataclass(frozen=True)

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 #: The columns of a new row -> what an upsert makes of the row that is there: column -> value.
 Changes = Callable[[Any], Mapping[str, Any]]
+#: Takes the seconds of a trip, and those of the process on its processors in that time.
+NoteTrip = Callable[[float, float], None]
 
 #: Nothing is certain, so little is refused.
 _UNKNOWN = Limits(
@@ -243,11 +245,19 @@ class Database(RowLocks, Values, Waits):
     def begin_savepoints(self, connection: sa.Connection) -> None:
         """See to it that a savepoint of this transaction never commits by itself."""
 
-    def pipelined(self, connection: sa.Connection, *, interruptible: bool) -> Any:
+    def pipelined(
+        self,
+        connection: sa.Connection,
+        *,
+        interruptible: bool,
+        note_trip: NoteTrip | None = None,
+    ) -> Any:
         """BEGIN goes with the first statement; what sends COMMIT with the last writes.
 
         ``None``: the transaction has begun already. An ``interruptible`` unit may be told to stop
-        at any time, and cannot while it waits for these. Asked if the driver is not refused.
+        at any time, and cannot while it waits for these. With ``note_trip``, which gets the time of
+        a trip, COMMIT goes along only where a plain unit would store the same. Asked if the driver
+        is not refused.
         """
         return None
 
@@ -408,7 +418,8 @@ def cannot_pipeline(dialect: sa.Dialect) -> str:
     return (
         "pipelined=True sends BEGIN and COMMIT together with statements, which only psycopg 3 can"
         f" do (postgresql+psycopg://). This engine has {dialect.name} over {dialect.driver}, which"
-        " waits for the answer to each: use psycopg, or leave pipelined=True out. Nothing was sent."
+        ' waits for the answer to each: use psycopg; or write pipelined="auto", which is a plain'
+        " unit here. Nothing was sent."
     )
 
 

@@ -202,6 +202,14 @@ def has_commit_listeners(connection: Connection) -> bool:
     return bool(connection.dispatch.commit or connection.engine.dispatch.commit)
 
 
+def has_listeners_after_statements(connection: Connection) -> bool:
+    """Return whether listeners are called after each statement; one may send another."""
+    return any(
+        one.after_cursor_execute or one.after_execute
+        for one in (connection.dispatch, connection.engine.dispatch)
+    )
+
+
 # -- dialects and types ----------------------------------------------------------------------------
 
 

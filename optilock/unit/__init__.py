@@ -29,6 +29,7 @@ from optilock.unit.options import (
 )
 from optilock.unit.parts import Part
 from optilock.unit.retries import retry, retrying
+from optilock.unit.round_trips import set_trip_time
 from optilock.unit.running_units import attempt_number
 from optilock.unit.units import UnitOfWork, repeatable_read, serializable, unit_of_work
 
@@ -52,6 +53,7 @@ __all__ = [
     "retry",
     "retrying",
     "serializable",
+    "set_trip_time",
     "unit_of_work",
 ]
 

@@ -25,10 +25,12 @@ from typing import Any
 from sqlalchemy.orm import Session
 
 from optilock.dialects import database_of
+from optilock.dialects.locks import BEGINS
 from optilock.errors import ConcurrencyError
 from optilock.undocumented.flushes import HeldConnections, leave_connections, take_connections
 from optilock.unit.heat import Key
 from optilock.unit.reading import Reading
+from optilock.unit.round_trips import PipelinedPart
 from optilock.watched.session.record import READS_KEY, record_of
 
 
@@ -127,7 +129,8 @@ def _has_only_read(own: Any) -> bool:
         return False
     if known.waits_briefly:
         return False  # and the next attempt would wait no longer where it locks
-    if len(own.options.all_parts) > 1 or len(session.dispatch.after_begin) > 1:
+    parts = [part for part in own.options.all_parts if type(part) is not PipelinedPart]
+    if len(parts) > 1 or len(session.dispatch.after_begin) > 1:
         return False  # others would begin twice in one transaction
     if own.doomed_by is not None:
         return False
@@ -144,5 +147,7 @@ def _is_alive(own: Any) -> bool:
         return False
     connection = own.connections[0]
     if connection.closed or connection.invalidated or not connection.in_transaction():
+        return False
+    if BEGINS in connection.info:  # of a pipelined unit, whose BEGIN went with a statement
         return False
     return database_of(connection.dialect).shows_newest_after_miss(connection)

@@ -6,7 +6,7 @@ import copy
 import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, TypedDict
 
 from optilock.errors import ConfigurationError
@@ -26,7 +26,7 @@ from optilock.unit.isolation import (
 from optilock.unit.parts import Part
 from optilock.unit.reading import LockingPart
 from optilock.unit.retries import Hook, On, Policy, Seconds
-from optilock.unit.round_trips import PipelinedPart, ShortPart
+from optilock.unit.round_trips import Pipelined, PipelinedPart, ShortPart, check_pipelined
 from optilock.watched.guard.repeats import RepeatValues
 
 
@@ -40,7 +40,7 @@ class UnitOptionsWithoutIsolation(TypedDict, total=False):
     savepoint: bool
     independent: bool
     verify_reads: bool
-    pipelined: bool
+    pipelined: Pipelined
     short: bool
     require_conditions: bool | None
     strategy: Strategy | None
@@ -78,7 +78,6 @@ _SWITCHES = (
     "savepoint",
     "independent",
     "verify_reads",
-    "pipelined",
     "short",
 )
 
@@ -118,7 +117,8 @@ class Options:
     savepoint: bool = False
     independent: bool = False
     verify_reads: bool = False
-    pipelined: bool = False
+    #: ``"auto"``: where the server is far away (:mod:`optilock.unit.round_trips`).
+    pipelined: Pipelined = False
     short: bool = False
     #: For every changed row; ``False``: not even the conditions that the request demands.
     require_conditions: bool | None = None
@@ -146,6 +146,7 @@ class Options:
             value = getattr(self, name)
             if not isinstance(value, bool):
                 raise ConfigurationError(f"{name}={value!r} is neither True nor False.")
+        check_pipelined(self.pipelined)
         if self.require_conditions not in (True, False, None):
             raise ConfigurationError(
                 f"require_conditions={self.require_conditions!r}: write True, a condition for every"
@@ -212,7 +213,7 @@ class Options:
         """The parts of these options, in the order in which they are called."""
         parts: list[Part] = []
         if self.pipelined:  # first: the others send queries
-            parts.append(PipelinedPart())
+            parts.append(PipelinedPart(self.pipelined))
         if self.short:
             parts.append(ShortPart())
         last: tuple[Part, ...] = ()
@@ -285,7 +286,19 @@ def options_from(given: Mapping[str, Any], *, of_function: bool = False) -> Opti
             )
     if "exactly_once" in given:
         check_once(given["exactly_once"], of_function=of_function)
+    elif _PLAIN.issuperset(map(type, given.values())):
+        return _checked(tuple(given.items()))
     return Options(**given)
+
+
+#: Types whose equal values of one option are the same; True would also equal 1.
+_PLAIN = frozenset({bool, str, type(None)})
+
+
+@lru_cache(maxsize=64)
+def _checked(given: tuple[tuple[str, Any], ...]) -> Options:
+    """Return the options of the units of one ``with`` line, which are checked once."""
+    return Options(**dict(given))
 
 
 def named_after(options: Options, function: Any) -> Options:

@@ -1,10 +1,14 @@
-"""``short=True``, ``pipelined=True``: units in fewer trips, whose last writes go with COMMIT.
+"""``short=True``, ``pipelined=``: units in fewer trips, whose last writes go with COMMIT.
 
 ::
 
     with UnitOfWork(SessionLocal, pipelined=True) as session:
         session.get_one(Account, 42).owner = "Ada"
     # BEGIN and SELECT in one trip, UPDATE and COMMIT in another
+
+    with UnitOfWork(SessionLocal, pipelined="auto") as session:
+        session.get_one(Account, 42).owner = "Ada"
+    # the same where the server is far away, and a plain unit elsewhere
 
     with UnitOfWork(SessionLocal, short=True) as session:
         session.get_one(Account, 42).owner = "Ada"
@@ -28,6 +32,11 @@ anything comes after the last flush, COMMIT is sent separately. BEGIN still goes
 statement, except where a listener has begun the transaction, where the session is bound to a
 ``Connection``, and in two phases.
 
+**Pipelined where it pays** (``"auto"``). A pool's :class:`TripTime` is learned from trips with
+BEGIN: of every unit while the server is far away, and otherwise of one unit in :data:`PROBE`, which
+sends only BEGIN along. The last :data:`LATEST` trips decide. COMMIT goes along only where a plain
+unit would store the same. Engines that cannot do it have plain units.
+
 **Short.** For the length of the unit the driver's connection is in its autocommit mode. Plain
 SELECTs are sent in it, and so is the unit's write, if that is exactly one guarded statement and the
 last action of the unit. Anything else first leaves the mode, and belongs to a transaction that
@@ -41,11 +50,12 @@ were read, or there is a conflict.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final, Literal
 
-from sqlalchemy import Connection, Dialect
+from sqlalchemy import Connection, Dialect, Engine
 from sqlalchemy.orm import Session
 
 from optilock.dialects import Database, database_of
@@ -54,10 +64,14 @@ from optilock.errors import ConfigurationError
 from optilock.undocumented.connections import level_on_connect
 from optilock.undocumented.flushes import is_opened_by_session, listeners_of
 from optilock.unit.parts import Part
+from optilock.unit.retries import Seconds, in_seconds
 from optilock.watched.guard.promises import hold_by_locks
 from optilock.watched.scopes.transaction import has_scopes_to_end
 from optilock.watched.session.connections import binds_of_sessions
 from optilock.watched.session.record import record_of
+
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncEngine
 
 
 class _WithEnding(Part):
@@ -75,18 +89,49 @@ def _began_here(session: Session, connection: Connection) -> bool:
     return is_opened_by_session(transaction, connection)
 
 
+Pipelined = bool | Literal["auto"]
+AUTO: Final = "auto"
+
+
+def check_pipelined(value: Any) -> None:
+    """Refuse any other value.
+
+    Raises:
+        ConfigurationError: the value is not True, False or "auto".
+    """
+    if not (isinstance(value, bool) or value == AUTO):
+        raise ConfigurationError(
+            f'pipelined={value!r} is unknown: write True; False; or "auto", for engines that can'
+            " do it and are far away."
+        )
+
+
 class PipelinedPart(_WithEnding, option="pipelined"):
-    """The part that sends BEGIN and COMMIT with statements."""
+    """The part that sends BEGIN and COMMIT with statements, always or where the server is far."""
+
+    def __init__(self, asked: Pipelined) -> None:
+        self._if_far = asked == AUTO
 
     def opened(self, sessions: Any) -> None:
-        refuse_by_driver(sessions, self.option, lambda asked, its: asked.refuse_pipeline(its))
+        if not self._if_far:
+            refuse_by_driver(sessions, self.option, lambda asked, its: asked.refuse_pipeline(its))
 
     def connected(self, session: Session, connection: Connection) -> None:
+        trip = trip_time_of(connection.engine) if self._if_far else None
+        if self._if_far and (trip is None or not trip.next_unit()):
+            return
         dialect = connection.dialect
         database = database_of(dialect)
-        database.refuse_pipeline(dialect)
-        if _began_here(session, connection):
-            ending = database.pipelined(connection, interruptible=dialect.is_async)
+        if trip is None:
+            database.refuse_pipeline(dialect)
+        if not _began_here(session, connection):
+            return
+        ending = database.pipelined(
+            connection,
+            interruptible=dialect.is_async,
+            note_trip=None if trip is None else trip.note,
+        )
+        if trip is None or trip.is_far:
             record_of(session).ending = ending
 
 
@@ -190,3 +235,101 @@ def refuse_by_driver(
         refuse(database_of(bind.dialect), bind.dialect)
     with suppress(AttributeError):  # an AsyncEngine takes none
         setattr(sessions, name, True)
+
+
+# -- how far away a server is ----------------------------------------------------------------------
+
+#: Seconds of a trip with BEGIN: from the first on units take fewer trips, below the second they do
+#: not any more. On a socket it is 0.0001, and two trips fewer pay from 0.0002 to 0.0003 on.
+FAR, NEAR = 0.0005, 0.0003
+#: Of so many trips all must be long for a server that is far, and half of them short for one that
+#: is near.
+LATEST = 8
+#: Of so many units near the server, one measures a trip.
+PROBE = 64
+#: An attribute of a pool: the trip time of its server; ``None`` if its driver has no pipelines.
+_TRIP = "_optilock_trip"
+
+_UNKNOWN: Any = object()
+
+_log = logging.getLogger("optilock")
+
+
+class TripTime:
+    """The time of a round trip to the server of a pool, from the trips of its units.
+
+    Only a long way makes all of the latest trips long, since other things make some of them longer.
+    In a busy process a trip is longer than the way, so it does not show that a server is far.
+
+    Threads share it without a lock: each attribute is replaced as a whole, and what two threads
+    note at the same time may count once.
+    """
+
+    def __init__(self, given: float | None = None) -> None:
+        self.is_far = given is not None and given >= FAR
+        self._is_given = given is not None
+        self._latest: tuple[float, ...] = ()
+        #: Units until one measures a trip.
+        self._left = 0
+
+    def next_unit(self) -> bool:
+        """Return whether the next unit sends BEGIN with its first statement."""
+        if self.is_far or self._is_given:
+            return self.is_far
+        if self._left > 0:
+            self._left -= 1
+            return False
+        self._left = PROBE - 1
+        return True
+
+    def note(self, seconds: float, busy: float) -> None:
+        """Note a trip, in which this process was ``busy`` for so many seconds."""
+        is_long, was_far = seconds >= FAR, self.is_far
+        if self._is_given or (is_long and busy > seconds / 2):
+            return
+        latest = self._latest = (*self._latest, seconds)[-LATEST:]
+        if is_long and not was_far:
+            self._left = 0  # the next unit measures, too
+        if len(latest) < LATEST:
+            return
+        half = sorted(latest)[LATEST // 2 - 1]  # so many are as short
+        if (half < NEAR) if was_far else (min(latest) >= FAR):
+            self.is_far = not was_far
+            _log.info(_CHANGED, "the usual" if was_far else "fewer", min(latest) * 1000)
+
+
+_CHANGED = "units with pipelined='auto' take %s round trips: one takes %.2f ms"
+
+
+def trip_time_of(engine: Engine | AsyncEngine) -> TripTime | None:
+    """Return the trip time of the engine's pool; ``None`` if its driver has no pipelines."""
+    known = engine.pool.__dict__
+    found: TripTime | None = known.get(_TRIP, _UNKNOWN)
+    if found is _UNKNOWN:
+        found = known.setdefault(_TRIP, TripTime() if _has_pipelines(engine.dialect) else None)
+    return found
+
+
+def _has_pipelines(dialect: Dialect) -> bool:
+    try:
+        database_of(dialect).refuse_pipeline(dialect)
+    except ConfigurationError:
+        return False
+    return True
+
+
+def set_trip_time(engine: Engine | AsyncEngine, seconds: Seconds | None) -> None:
+    """Give units with ``pipelined="auto"`` the trip time of an engine's pool. For tests.
+
+    They measure nothing from here on: with 0 they are plain units, and with 0.001 they take fewer
+    trips, if the engine can. With None, or when the pool is disposed, they learn it again.
+
+    Raises:
+        ConfigurationError: it is no duration.
+    """
+    known = engine.pool.__dict__
+    if seconds is None:
+        known.pop(_TRIP, None)
+        return
+    given = in_seconds("seconds", seconds)
+    known[_TRIP] = TripTime(given) if _has_pipelines(engine.dialect) else None

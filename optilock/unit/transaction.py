@@ -300,7 +300,8 @@ class OwnTransaction:
         events.emit(self._committed)
 
     def _committed(self) -> events.Committed:
-        return events.Committed(*self.outcome())
+        pipelined = self.options.pipelined and record_of(self.session).ending is not None
+        return events.Committed(*self.outcome(), pipelined=bool(pipelined))
 
     def outcome(self) -> tuple[int, float, str | None]:
         """Return the attempts, the seconds and the name of the unit for events."""

@@ -95,6 +95,7 @@ class UnitOfWork(Membership, Generic[S]):
         verify_reads: rows that were only read must be unchanged at COMMIT (see ``verify``).
         short: plain reads outside of a transaction; a single write commits itself.
         pipelined: BEGIN goes with the first statement, COMMIT with the last writes (psycopg 3).
+            ``"auto"``: where the server is far away, and the engine can.
         strategy: ``"optimistic"``, ``"pessimistic"``, or ``"adaptive"``: rows on which units
             conflict are locked when they are read. None: adaptive in an attempt of a retry,
             optimistic elsewhere.

@@ -22,6 +22,7 @@ from sqlalchemy import Connection, Dialect, event
 from sqlalchemy.engine.cursor import CursorFetchStrategy
 
 from optilock.coroutines import result_of
+from optilock.dialects.base import NoteTrip
 from optilock.dialects.connections import KEPT, undo_at_checkin
 from optilock.dialects.locks import BEGINS
 from optilock.dialects.postgresql.line import IDLE, Line
@@ -189,12 +190,16 @@ class _AsyncServer(_BeginFirstAsync):
 
 
 def open_line(
-    connection: Connection, *, limit: bytes | None = None, short: bool = False
+    connection: Connection,
+    *,
+    limit: bytes | None = None,
+    short: bool = False,
+    note_trip: NoteTrip | None = None,
 ) -> Line | None:
     """Return the line of a connection whose transaction begins; ``None`` if it has begun.
 
     ``limit`` is sent before the last statements. In a ``short`` unit BEGIN waits until a statement
-    needs a transaction.
+    needs a transaction. ``note_trip`` gets the time of a trip with BEGIN.
     """
     fairy = connection.connection
     adapted, driver = fairy.dbapi_connection, fairy.driver_connection
@@ -203,7 +208,7 @@ def open_line(
         return None
     if not isinstance(driver.cursor_factory, type):
         return None  # a function of the application, from which no class can derive
-    line = Line(driver, connection.default_isolation_level, limit, short=short)
+    line = Line(driver, connection.default_isolation_level, limit, short=short, note_trip=note_trip)
     factories = driver.cursor_factory, driver.server_cursor_factory
     undo_at_checkin(connection, partial(_put_back, line, factories, connection.info))
     connection.info[BEGINS] = line

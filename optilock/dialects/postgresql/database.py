@@ -36,6 +36,7 @@ from optilock.dialects.base import (
     Changes,
     Database,
     Form,
+    NoteTrip,
     Switch,
     cannot_pipeline,
 )
@@ -47,7 +48,7 @@ from optilock.dialects.locks import BEGINS, KeyValues, Wait
 from optilock.dialects.migrations import Names, TriggerDDL
 from optilock.dialects.postgresql.commit_tokens import PostgreSQLTokens
 from optilock.dialects.postgresql.cursors import describe_once, open_line
-from optilock.dialects.postgresql.few_rows import few_rows
+from optilock.dialects.postgresql.few_rows import few_rows, has_pipelines
 from optilock.dialects.postgresql.last_writes import LOCK_TIMEOUT, LastWrites
 from optilock.dialects.postgresql.line import IDLE
 from optilock.dialects.postgresql.migrations import (
@@ -359,6 +360,11 @@ class PostgreSQL(Database):
     def refuse_pipeline(self, dialect: Dialect) -> None:
         if not _is_psycopg(dialect):
             raise ConfigurationError(cannot_pipeline(dialect))
+        if not has_pipelines():
+            raise ConfigurationError(
+                "pipelined=True needs psycopg over libpq 14 or newer, which has pipelines. Install"
+                " psycopg[binary], or leave pipelined=True out. Nothing was sent."
+            )
         if getattr(dialect, "skip_autocommit_rollback", False):
             raise ConfigurationError(
                 "pipelined=True does not go with create_engine(skip_autocommit_rollback=True): it"
@@ -366,9 +372,16 @@ class PostgreSQL(Database):
                 " SQLAlchemy would then send no ROLLBACK. Leave one of them out. Nothing was sent."
             )
 
-    def pipelined(self, connection: Connection, *, interruptible: bool) -> LastWrites | None:
-        line = open_line(connection, limit=LOCK_TIMEOUT if interruptible else None)
-        return None if line is None else LastWrites(line)
+    def pipelined(
+        self,
+        connection: Connection,
+        *,
+        interruptible: bool,
+        note_trip: NoteTrip | None = None,
+    ) -> LastWrites | None:
+        limit = LOCK_TIMEOUT if interruptible else None
+        line = open_line(connection, limit=limit, note_trip=note_trip)
+        return None if line is None else LastWrites(line, careful=note_trip is not None)
 
     def refuse_short(self, dialect: Dialect) -> None:
         if dialect.driver != "asyncpg" and not _is_psycopg(dialect):

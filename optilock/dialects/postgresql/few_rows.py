@@ -99,7 +99,7 @@ def few_rows(
         return None
     place = _FORM, locked
     if place not in shape.forms:
-        plain = _has_pipelines() and (locked or _has_plain_key(shape))
+        plain = has_pipelines() and (locked or _has_plain_key(shape))
         shape.forms[place] = FewRows(shape, dialect, many, locked=locked) if plain else None
     form: FewRows | None = shape.forms[place]
     return form
@@ -117,7 +117,7 @@ def _is_plain(kind: TypeEngine[Any]) -> bool:
 
 
 @cache
-def _has_pipelines() -> bool:
+def has_pipelines() -> bool:
     supported: bool = import_module("psycopg").Pipeline.is_supported()
     return supported
 

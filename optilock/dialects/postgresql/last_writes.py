@@ -40,6 +40,7 @@ from optilock.dialects.postgresql.line import Line
 from optilock.dialects.postgresql.rows import is_mark
 from optilock.dialects.rows import execute_unguarded
 from optilock.dialects.switch import Interposed, Residue
+from optilock.undocumented.connections import has_listeners_after_statements
 
 Statement = tuple[Any, Any]
 
@@ -56,9 +57,11 @@ class LastWrites:
     It is an :class:`~optilock.watched.session.record.Ending`.
     """
 
-    def __init__(self, line: Line) -> None:
+    def __init__(self, line: Line, *, careful: bool = False) -> None:
         self._line = line
         self._stored = False
+        #: The unit has not asked for this by name: COMMIT follows only what a plain unit stores.
+        self._careful = careful
 
     @property
     def unanswered(self) -> bool:
@@ -90,12 +93,12 @@ class LastWrites:
         locks, where all rows are ``locked`` and so none should miss.
         """
         line = self._line
-        if line.has_spoken():
+        if line.has_spoken() or (self._careful and has_listeners_after_statements(connection)):
             return None
         restarts = line.residue() <= (Residue.ROW_LOCKS if locked else Residue.NOTHING)
         lone = len(together) == 1 and len(together[0]) == 1
         # A row that matches nothing is no error, and what goes before COMMIT would be stored.
-        if restarts and lone and line.before_commit is None:
+        if restarts and lone and line.before_commit is None and not self._careful:
             try:
                 return self._send_row(connection, together[0][0], alone)
             except Interposed:

@@ -16,12 +16,14 @@ When the connection returns to its pool, on any path, it is as it was before.
 from __future__ import annotations
 
 import select
+import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
 from types import MappingProxyType
 from typing import Any
 
+from optilock.dialects.base import NoteTrip
 from optilock.dialects.switch import AFTER_THE_END, Interposed, Residue, is_plain_select, residue_of
 from optilock.errors import OptilockError
 
@@ -65,7 +67,13 @@ class Line:
     """One unit of work on one connection of the driver."""
 
     def __init__(
-        self, driver: Any, level: str | None, limit: bytes | None, *, short: bool = False
+        self,
+        driver: Any,
+        level: str | None,
+        limit: bytes | None,
+        *,
+        short: bool = False,
+        note_trip: NoteTrip | None = None,
     ) -> None:
         self.driver = driver
         #: The application's class of cursors.
@@ -98,6 +106,9 @@ class Line:
         self._last: Sequence[str] = ()
         self._savepoint = False
         self._error: BaseException | None = None
+        self._note_trip = note_trip
+        #: When a trip to note began, by the clock, and by the process's time on its processors.
+        self._began: tuple[float, float] | None = None
 
     # -- called by the cursors -------------------------------------------------------------------
 
@@ -156,6 +167,8 @@ class Line:
     def begin_pipeline(self, context: Any, pipeline: Any) -> None:
         """Add the commands before the statement to the new pipeline."""
         self.context, self._pipeline = context, pipeline
+        if self._note_trip is not None and self._pgconn.transaction_status == IDLE:
+            self._began = time.perf_counter(), time.process_time()
         self._commands = pipeline.command_queue = _Together()
         for command in self.commands_before():
             self._add(command)
@@ -204,6 +217,9 @@ class Line:
         """
         self.context = self._pipeline = None
         error, self._error = self._error, None
+        began, self._began = self._began, None
+        if began is not None and error is None and self._note_trip is not None:
+            self._note_trip(time.perf_counter() - began[0], time.process_time() - began[1])
         if self.unanswered and self._pgconn.status == _OK:
             status = self._pgconn.transaction_status
             # COMMIT was skipped in a transaction that failed. Otherwise COMMIT itself has failed.
@@ -214,7 +230,7 @@ class Line:
 
     def drop_pipeline(self) -> None:
         """End without an answer or an error: the connection is thrown away."""
-        self.context = self._pipeline = self._error = None
+        self.context = self._pipeline = self._error = self._began = None
         self._commands.complete = True
         self._left = 0
 

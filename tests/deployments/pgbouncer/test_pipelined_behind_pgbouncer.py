@@ -17,6 +17,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.orm import Session
 
 from optilock import AsyncUnitOfWork, ConcurrencyError, UnitOfWork, retry, unit_of_work
+from optilock.unit import set_trip_time
 from tests.deployments import find
 from tests.engines import Target
 from tests.support.models import Account
@@ -87,8 +88,11 @@ def through(pooled: str) -> Iterator[Engine]:
     engine.dispose()
 
 
-def test_four_threads_lose_no_update(account, through, engine) -> None:
-    @unit_of_work(through, pipelined=True, attempts=100, wait_max=0.05)
+@pytest.mark.parametrize("pipelined", [True, "auto"])
+def test_four_threads_lose_no_update(account, through, engine, pipelined) -> None:
+    set_trip_time(through, 0.005)
+
+    @unit_of_work(through, pipelined=pipelined, attempts=100, wait_max=0.05)
     def work(session: Session) -> None:
         session.get_one(Account, 1).balance += 1
 
@@ -100,15 +104,17 @@ def test_four_threads_lose_no_update(account, through, engine) -> None:
         assert connection.scalar(select(Account.balance).where(Account.id == 1)) == 10 + 60
 
 
+@pytest.mark.parametrize("pipelined", [True, "auto"])
 def test_a_setting_of_the_transaction_survives_a_miss_and_goes_with_it(
-    account, through, engine, other
+    account, through, engine, other, pipelined
 ) -> None:
-    unit = UnitOfWork(through, pipelined=True)
+    set_trip_time(through, 0.005)
+    unit = UnitOfWork(through, pipelined=pipelined)
     with pytest.raises(ConcurrencyError), unit as session:
         session.execute(text("SET LOCAL application_name = 'ours'"))
         session.get_one(Account, 1).owner = "Eve"
         other(Account, 1, balance=7)
-    with UnitOfWork(through, pipelined=True) as session:
+    with UnitOfWork(through, pipelined=pipelined) as session:
         assert session.execute(text("SHOW application_name")).scalar() != "ours"
         session.get_one(Account, 1).owner = "Eve"
         session.get_one(Account, 2).owner = "Eve"
@@ -117,12 +123,14 @@ def test_a_setting_of_the_transaction_survives_a_miss_and_goes_with_it(
 
 
 @pytest.mark.anyio
-async def test_async_units_lose_no_update(account, pooled, engine) -> None:
+@pytest.mark.parametrize("pipelined", [True, "auto"])
+async def test_async_units_lose_no_update(account, pooled, engine, pipelined) -> None:
     made = create_async_engine(pooled, connect_args=UNPREPARED)
+    set_trip_time(made, 0.005)
 
     @retry(attempts=50, wait_max=0.05)
     async def work() -> None:
-        async with AsyncUnitOfWork(made, pipelined=True) as session:
+        async with AsyncUnitOfWork(made, pipelined=pipelined) as session:
             (await session.get_one(Account, 1)).balance += 1
 
     await asyncio.gather(*(work() for _ in range(20)))
