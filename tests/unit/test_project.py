@@ -23,7 +23,8 @@ DOCS = sorted(
     for path in (ROOT / "docs").rglob("*.md")
     if path.name != "state.md"  # where keys have names such as those of modules
 )
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+TOML = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+PROJECT, TOWNCRIER = TOML["project"], TOML["tool"]["towncrier"]
 COMMANDS = (
     'python -m pip install -e ".[demo]" && optilock demo',
     'python -m pip install -e ".[test]" && python -m pytest',
@@ -40,8 +41,7 @@ def names_in(requirements: list[str]) -> set[str]:
 
 
 def test_the_readme_on_an_index_has_no_hidden_blocks_and_no_relative_links() -> None:
-    tools = tomllib.loads(text_of("pyproject.toml"))["tool"]
-    hook = tools["hatch"]["metadata"]["hooks"]["fancy-pypi-readme"]
+    hook = TOML["tool"]["hatch"]["metadata"]["hooks"]["fancy-pypi-readme"]
     text = text_of("README.md")
     for one in hook["substitutions"]:
         text = re.sub(one["pattern"], one["replacement"], text)
@@ -103,6 +103,16 @@ def test_this_version_has_its_place_in_the_changelog() -> None:
 
 def test_the_citation_names_this_version() -> None:
     assert f"\nversion: {PROJECT['version']}\n" in text_of("CITATION.cff")
+
+
+def test_entries_of_the_next_release_are_short_and_of_a_known_type() -> None:
+    types = {one["directory"] for one in TOWNCRIER["type"]}
+    for path in (ROOT / "changelog.d").glob("*.md"):
+        if path.name != "README.md":
+            assert path.name.split(".")[-2] in types, path.name
+            assert len(path.read_text(encoding="utf-8").split()) <= 40, path.name
+    listed = text_of("changelog.d/README.md").partition("types are")[2]
+    assert types <= set(re.findall(r"`(\w+)`", listed))
 
 
 def test_the_licence_is_permissive_and_comes_along() -> None:
