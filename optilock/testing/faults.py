@@ -321,23 +321,23 @@ class Faults:
         with self._lock:
             for fault, count in self._numbered.items():
                 if count.is_reached(text) and fault.claim_once():
-                    count.sent = 0
+                    count.passed = 0
                     connection.info[_LINE][1].due = fault
                     return
 
 
 @dataclass
 class _Count:
-    """The statements of a fault that happens at the n-th one, and how many were sent."""
+    """The statements of a fault that happens at the n-th one, and how many have passed."""
 
     number: int
     counts: Callable[[str], bool]
-    sent: int = 0
+    passed: int = 0
 
     def is_reached(self, text: str) -> bool:
         """Count a statement, and return whether it is the n-th one."""
-        self.sent += self.counts(text)
-        return self.counts(text) and self.sent == self.number
+        self.passed += self.counts(text)
+        return self.counts(text) and self.passed == self.number
 
 
 def _stores(statement: Statement) -> bool:

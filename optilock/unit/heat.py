@@ -359,10 +359,14 @@ class Memory:
         """Return whether the last units of this name wrote no row of the table."""
         return self._readers.get((unit or "", *key[:2]), 0) >= UNITS_OF_A_READER
 
-    def note_use(self, unit: str | None, key: Key, *, writes: bool) -> None:
-        """Note whether a unit of this name that has read hot rows of the table wrote there."""
+    def note_use(self, unit: str | None, key: Key, *, writes: bool, locked: bool = True) -> None:
+        """Note whether a unit of this name that has read hot rows of the table wrote there.
+
+        One that did without their locks is a reader at once.
+        """
         if writes or unit is not None:
-            self._note_reader(unit or "", key, 0 if writes else 1)
+            more = 1 if locked else UNITS_OF_A_READER
+            self._note_reader(unit or "", key, 0 if writes else more)
 
     def note_refused(self, unit: str | None, key: Key, *, always: bool) -> None:
         """Note that a unit of this name may not lock rows of the table, or that no unit can."""

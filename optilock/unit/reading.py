@@ -369,8 +369,7 @@ class Reading:
 
     def stored(self, session: Session) -> None:
         """Count the rows that were read without a lock and written as successes."""
-        read = dict.fromkeys((*self.held, *self.added.avoided))
-        if self.adaptive is None or not (self.tried or read):
+        if self.adaptive is None or not (self.tried or self.held or self.added.avoided):
             return
         written = {**self._written(session), **dict.fromkeys(self._moved_scopes(session))}
         if self.tried:
@@ -381,20 +380,23 @@ class Reading:
         if self.beforehand:
             for key in self.held:
                 self.memory.dissolve_partners(key)
-        self._note_use(session, read, {**written, **self._promised(session)})
+        self._note_use(session, {**written, **self._promised(session)})
 
-    def _note_use(self, session: Session, read: Iterable[Key], written: Iterable[Key]) -> None:
-        """Note for each table of these hot rows whether the unit has written there."""
+    def _note_use(self, session: Session, written: Iterable[Key]) -> None:
+        """Note for each table of its hot rows whether the unit has written there."""
         if name := _name(session):
             used = {key[:2] for key in written}
-            for key in {key.any_row for key in read}:
-                self.memory.note_use(name, key, writes=key[:2] in used)
+            without = {key.any_row for key in self.added.avoided}
+            for key in without.union(key.any_row for key in self.held):
+                writes = key[:2] in used
+                self.memory.note_use(name, key, writes=writes, locked=key not in without)
 
     def remember(self, session: Session, error: BaseException) -> frozenset[Key]:
         """Remember the conflict, once, and return the rows that the next attempt should lock."""
         if self.failed is None:
             self.failed = self._failed(session, error)
-            self._note_use(session, self.failed, self.failed)
+            for table in {key.any_row for key in self.failed}:
+                self.memory.note_use(_name(session), table, writes=True)
         return self.failed
 
     def _failed(self, session: Session, error: BaseException) -> frozenset[Key]:
