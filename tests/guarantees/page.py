@@ -105,7 +105,7 @@ _TAIL = """\
 * SQLite runs with a write-ahead log here. With a rollback journal it prevents the same anomalies,
   sometimes with another error.
 * On a Galera cluster, levels hold within one node: see
-  [deployments](deployments.md#a-galera-cluster).
+  [deployments](galera.md).
 * [Isolation levels](isolation.md) shows what each level sends, and how a conflict looks.
 """
 
