@@ -49,8 +49,9 @@ if TYPE_CHECKING:
     from sqlalchemy import Engine
     from sqlalchemy.ext.asyncio import AsyncEngine
 
+    import optilock.testing
     from optilock import Entry
-    from optilock.testing import Exploration, Faults, Sent
+    from optilock.testing import Exploration, Faults
     from optilock.testing.sessions_under_test import SessionsUnderTest
 
 __all__ = [
@@ -208,7 +209,7 @@ def assert_no_lost_update(_optilock_under_test: SessionsUnderTest) -> Callable[.
 @pytest.fixture
 def count_statements(
     _optilock_under_test: SessionsUnderTest,
-) -> Callable[[], AbstractContextManager[Sent]]:
+) -> Callable[[], AbstractContextManager[optilock.testing.Sent]]:
     """Return a function for ``with count_statements() as sent``."""
     from optilock.testing import count_statements as count
 

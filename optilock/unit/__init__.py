@@ -28,8 +28,8 @@ from optilock.unit.options import (
     UnitOptionsWithoutIsolation,
 )
 from optilock.unit.parts import Part
-from optilock.unit.retries import retry, retrying
-from optilock.unit.round_trips import set_trip_time
+from optilock.unit.retries import Seconds, retry, retrying
+from optilock.unit.round_trips import Pipelined, set_trip_time
 from optilock.unit.running_units import attempt_number
 from optilock.unit.units import UnitOfWork, repeatable_read, serializable, unit_of_work
 
@@ -41,8 +41,10 @@ __all__ = [
     "AsyncUnitOfWork",
     "Isolation",
     "Part",
+    "Pipelined",
     "RetriedUnitOptions",
     "RetryOptions",
+    "Seconds",
     "Strategy",
     "UnitOfWork",
     "UnitOptions",

@@ -70,6 +70,7 @@ R = TypeVar("R")
 Predicate = Callable[[BaseException], bool]
 On = Predicate | type[Exception] | tuple[type[Exception], ...]
 Hook = Callable[[events.Retry], object]
+#: A duration, in seconds or as a timedelta.
 Seconds = float | timedelta
 
 

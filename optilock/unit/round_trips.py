@@ -89,6 +89,7 @@ def _began_here(session: Session, connection: Connection) -> bool:
     return is_opened_by_session(transaction, connection)
 
 
+#: Whether a unit takes fewer round trips. ``"auto"`` does if its server is far away.
 Pipelined = bool | Literal["auto"]
 AUTO: Final = "auto"
 
