@@ -178,13 +178,30 @@ def demands_rollback(connection: Connection) -> bool:
     return transaction is not None and not transaction.is_active
 
 
+_OF_STATEMENTS = (
+    "before_execute",
+    "after_execute",
+    "before_cursor_execute",
+    "after_cursor_execute",
+)
+
+
 def has_statement_listeners(connection: Connection, *, except_for: object) -> bool:
-    """Return whether a log or a listener, other than the one given, sees its statements."""
-    dialect = connection.dialect
+    """Return whether a log or a listener, other than the one given, sees its statements.
+
+    A listener of the class ``Engine`` leaves ``_has_events`` behind when it is removed.
+    """
+    dialect, engine = connection.dialect, connection.engine
     return bool(
         connection._echo
-        or connection._has_events
-        or connection.engine._has_events
+        or (
+            (connection._has_events or engine._has_events)
+            and any(
+                getattr(target.dispatch, name)
+                for target in (connection, engine)
+                for name in _OF_STATEMENTS
+            )
+        )
         or (
             dialect._has_events
             and any(one is not except_for for one in dialect.dispatch.do_execute)

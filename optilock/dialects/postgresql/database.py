@@ -295,7 +295,13 @@ class PostgreSQL(Database):
     lock_question = "SELECT cardinality(pg_blocking_pids({})) > 0"
     tells_waits = True
     #: Who closes a circle is then always the one who gives way. Superusers only.
-    watched_settings = ("SET deadlock_timeout = '1ms'",)
+    #: With a limit of the application's own, a unit sets no brief one: how long it waits is then
+    #: the choice of the one who watches, and not of a clock.
+    watched_settings = (
+        "SET deadlock_timeout = '1ms'",
+        "SELECT set_config('lock_timeout', '59s', false)"
+        " WHERE current_setting('lock_timeout') = '0'",
+    )
 
     def number_of(self, connection: Any) -> int | None:
         known = getattr(getattr(connection, "info", None), "backend_pid", None)  # psycopg

@@ -6,7 +6,7 @@ import asyncio
 
 import psycopg
 import pytest
-from sqlalchemy import create_engine, event, text
+from sqlalchemy import Engine, create_engine, event, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import create_async_engine
 
@@ -42,6 +42,10 @@ def described(monkeypatch):
 
         monkeypatch.setattr(cursors, "description", property(counted))
     return asked
+
+
+def _hear(*given):
+    pass
 
 
 def rows_read(queue: Queue, engine) -> tuple[int, int]:
@@ -99,6 +103,9 @@ def test_metrics_of_a_small_queue_do_not_read_the_messages_of_others(queue, engi
 
 
 def test_sqlalchemy_sends_none_of_them(queue, described):
+    """Nor after a listener of all engines has come and gone."""
+    for change in (event.listen, event.remove):
+        change(Engine, "before_cursor_execute", _hear)
     queue.send("a")
     queue.send_many("bcd")
     found = queue.receive(2, done=queue.receive())
