@@ -50,8 +50,8 @@ _SOCKET = ("socket",)
 _TWO = ("socket", "sqlite")
 _SERVERS = ("socket", "mariadb")
 RUNS: Mapping[str, Run] = {
-    "overhead": Run(Plan(rounds=40), (*_TWO, "memory")),
-    "trips": Run(Plan(rounds=40)),
+    "overhead": Run(Plan(rounds=24), (*_TWO, "memory")),
+    "trips": Run(Plan(rounds=24)),
     "batch": Run(Plan(rounds=8), (*_TWO, "mariadb")),
     "scale": Run(Plan(quick=True), _TWO),
     "memory": Run(Plan(), _TWO),
@@ -60,9 +60,9 @@ RUNS: Mapping[str, Run] = {
     "preconditions": Run(),
     "conflicts": Run(Plan(quick=True, rounds=3), _SERVERS),
     "contention": Run(Plan(writers=_WRITERS, seconds=1.5, rounds=3, subjects=_CROWD), _SERVERS),
-    "smallbank": Run(Plan(writers=_WRITERS, seconds=2, rounds=5, subjects=_STANDARD), _SERVERS),
-    "ycsb": Run(Plan(writers=_WRITERS, seconds=2, rounds=5, subjects=_STANDARD), _SERVERS),
-    "tpcb": Run(Plan(writers=_WRITERS, seconds=2, rounds=5, subjects=_STANDARD), _SERVERS),
+    "smallbank": Run(Plan(writers=(1, 8, 16), seconds=1, rounds=3, subjects=_STANDARD), _SERVERS),
+    "ycsb": Run(Plan(writers=_WRITERS, seconds=1.5, rounds=3, subjects=_STANDARD), _SERVERS),
+    "tpcb": Run(Plan(writers=_WRITERS, seconds=1.5, rounds=3, subjects=_STANDARD), _SERVERS),
     "isolation": Run(Plan(quick=True, rounds=3), _SERVERS),
     "overlap": Run(Plan(), _TWO),
     "exactly_once": Run(Plan(rounds=20), ("socket", "delayed", "mariadb")),

@@ -304,7 +304,8 @@ def _place_of_table(table: Table) -> int:
 
 
 def _places_of_tables(metadata: MetaData) -> dict[Table, int]:
-    tables = [*metadata.tables.values()]
+    # Processes may declare their tables in other orders.
+    tables = sorted(metadata.tables.values(), key=lambda table: table.key)
     try:
         ordered = _SORT(tables)
     except NoReferenceError:  # to a table of another program

@@ -6,12 +6,14 @@ import random
 import threading
 
 import pytest
+from sqlalchemy import Column, Integer, MetaData, Table
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import sessionmaker
 
 from optilock import events, unit_of_work, verify
 from optilock.dialects import Cause
 from optilock.dialects.transient import cause_of
+from optilock.watched.rows.locked import _places_of_tables
 from tests.support.models import Account, Note
 
 WRITERS, UNITS, ROWS = 6, 40, 3
@@ -108,3 +110,14 @@ def test_rows_of_one_flush_are_locked_in_one_order(work, deadlocks):
 )
 def test_what_is_locked_out_of_order_is_waited_for_briefly(work, strategy, deadlocks):
     assert deadlocks(of_strategy(work, strategy)) == 0
+
+
+def test_tables_have_one_order_however_a_process_declares_them():
+    def order_of_tables(names):
+        metadata = MetaData()
+        for name in names:
+            Table(name, metadata, Column("id", Integer, primary_key=True))
+        places = _places_of_tables(metadata)
+        return sorted(names, key=lambda name: places[metadata.tables[name]])
+
+    assert order_of_tables("abc") == order_of_tables("cab") == order_of_tables("bca")
