@@ -243,7 +243,9 @@ def _distance(results: Results) -> str:
     places: dict[str, list[tuple[float, float]]] = {}
     for database, distance in _DISTANCES.items():
         for line in _ratios(results, "trips", database):
-            if line.question.endswith("load to COMMIT") and line.subject != "native again":
+            if line.against != "native" or line.subject == "native again":
+                continue
+            if line.question.endswith("load to COMMIT"):
                 where = (distance, line.ratios[line.subject].median)
                 places.setdefault(line.subject, []).append(where)
     found = [Curve(name, each, ours=True) for name, each in places.items()]

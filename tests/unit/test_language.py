@@ -95,11 +95,11 @@ AT_MOST: dict[str, dict[str, int]] = {
         "he, his": 1,
     },
     "pages": {
-        "nobody, somebody, whoever": 113,
-        "who, whatever, what is": 112,
+        "nobody, somebody, whoever": 110,
+        "who, whatever, what is": 104,
         "anew, as ever, its like, of which": 19,
         "told, tells": 24,
-        "says": 63,
+        "says": 62,
         "he, his": 4,
     },
 }
@@ -289,9 +289,16 @@ def test_the_headings_of_the_faq_are_messages_that_the_library_raises() -> None:
 #: Words of a page for users, code and tables included: more are two pages.
 LONGEST = 1_700
 #: Pages that are still longer; a number may only fall.
-LONGER: dict[str, int] = {"benchmarks.md": 8_800}
+LONGER: dict[str, int] = {}
 #: Written by tests and benchmarks, or for those who work on optilock.
-NOT_READ_THROUGH = {"guarantees.md", "figures.md", "state.md", "design.md", "README.md"}
+NOT_READ_THROUGH = {
+    "guarantees.md",
+    "figures.md",
+    "earlier.md",
+    "state.md",
+    "design.md",
+    "README.md",
+}
 FOR_USERS = [
     page for page in PAGES if page.parent.name != "decisions" and page.name not in NOT_READ_THROUGH
 ]
