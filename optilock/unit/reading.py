@@ -384,12 +384,11 @@ class Reading:
 
     def _note_use(self, session: Session, written: Iterable[Key]) -> None:
         """Note for each table of its hot rows whether the unit has written there."""
-        if name := _name(session):
-            used = {key[:2] for key in written}
-            without = {key.any_row for key in self.added.avoided}
-            for key in without.union(key.any_row for key in self.held):
-                writes = key[:2] in used
-                self.memory.note_use(name, key, writes=writes, locked=key not in without)
+        name, used = _name(session), {key[:2] for key in written}
+        without = {key.any_row for key in self.added.avoided}
+        for key in without.union(key.any_row for key in self.held):
+            writes = key[:2] in used
+            self.memory.note_use(name, key, writes=writes, locked=key not in without)
 
     def remember(self, session: Session, error: BaseException) -> frozenset[Key]:
         """Remember the conflict, once, and return the rows that the next attempt should lock."""

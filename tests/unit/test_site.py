@@ -12,11 +12,13 @@ import pkgutil
 import re
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 import optilock
+from tests.support.needed import needed
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted((ROOT / "docs" / "reference").glob("*.rst"))
@@ -32,7 +34,8 @@ MODULES = sorted(
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    pytest.importorskip("sphinx", reason="the extra docs is not installed")
+    if find_spec("sphinx") is None:
+        needed("the extra docs is not installed")
     built = os.environ.get("OPTILOCK_SITE")
     if built:
         return ROOT / built

@@ -180,9 +180,11 @@ def _check(
 
 def _check_first(session: Session, record: SessionRecord) -> None:
     """Check the rows that come before all rows of the flush, unless a later one is held."""
+    unknown = _unknown(session, record)
+    if not unknown:
+        return
     written = map(_order, map(place_of, flushes.stored_states_to_flush(session)))
     first, last = min(written, default=None), _last_held(record)
-    unknown = _unknown(session, record)
     waiting = {
         place: one
         for place, one in unknown.items()

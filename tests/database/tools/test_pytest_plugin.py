@@ -25,6 +25,7 @@ from optilock.testing.sessions_under_test import SessionsUnderTest
 from optilock.watched.guard import installation
 from tests.engines import Target
 from tests.support.models import Account
+from tests.support.needed import needed
 
 Project = Callable[..., "Done"]
 
@@ -422,7 +423,7 @@ def test_pytest_loads_it_by_its_entry_point_unless_it_is_switched_off(
     project: Project, off: bool
 ) -> None:
     if not any(one.name == "optilock" for one in entry_points(group="pytest11")):
-        pytest.skip("this source tree is not installed")
+        needed("this source tree is not installed")
     options = ["-p", "no:optilock"] if off else []
 
     done = project("def test_it(interleave): pass", options=options, by_entry_point=True)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from optilock import events
 from optilock.unit.heat import MEMORY
 
 
@@ -14,3 +15,16 @@ def cold() -> Iterator[None]:
     MEMORY.forget()
     yield
     MEMORY.forget()
+
+
+@pytest.fixture
+def retried() -> Iterator[list[BaseException]]:
+    """The errors after which a unit has run again."""
+    found: list[BaseException] = []
+
+    def note(event: events.Event) -> None:
+        if isinstance(event, events.Retry):
+            found.append(event.error)
+
+    with events.listening(note):
+        yield found

@@ -59,20 +59,6 @@ def crowd(database, store, stored):
         engine.dispose()
 
 
-@pytest.fixture
-def retried():
-    """The errors after which a unit has run again."""
-    found = []
-
-    def listener(heard):
-        if isinstance(heard, events.Retry):
-            found.append(heard.error)
-
-    events.listen(listener)
-    yield found
-    events.unlisten(listener)
-
-
 @pytest.mark.needs("row-locks")
 def test_sixteen_writers_of_one_row_get_their_turns(crowd, stored, retried):
     """Whoever has missed once locks the row, and queues as the others do."""

@@ -8,7 +8,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import async_sessionmaker
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sessionmaker
 
-from optilock import ConcurrencyError, UnitOfWork, Versioned, events, retrying, unit_of_work
+from optilock import ConcurrencyError, UnitOfWork, Versioned, retrying, unit_of_work
 from optilock.dialects import Cause
 from optilock.dialects.transient import cause_of
 from optilock.testing import count_statements
@@ -23,20 +23,6 @@ WORDS = ("FOR UPDATE", "FOR NO KEY UPDATE", "WHERE 0 = 1")
 @pytest.fixture
 def stored_rows(store):
     store(Account(id=1, balance=10), Account(id=2, balance=20))
-
-
-@pytest.fixture
-def tries():
-    """The errors after which an attempt has failed."""
-    found = []
-
-    def listener(heard):
-        if isinstance(heard, events.Retry):
-            found.append(heard.error)
-
-    events.listen(listener)
-    yield found
-    events.unlisten(listener)
 
 
 def heat(engine, identity=(1,), table="accounts"):
@@ -109,30 +95,30 @@ def reads_only(database, stored_rows):
 @pytest.mark.parametrize(("read", "identity"), [(balance, (1,)), (by_query, None)])
 @pytest.mark.parametrize("options", [{}, {"on": ConcurrencyError}], ids=str)
 def test_who_may_not_write_the_table_reads_it_without_a_lock(
-    may_read, tries, read, identity, options
+    may_read, retried, read, identity, options
 ):
     heat(may_read, identity)
     work = unit_of_work(sessionmaker(may_read), **options)(read)
     assert work() == 10
-    (error,) = tries
+    (error,) = retried
     assert "FOR NO KEY UPDATE" in error.statement
     assert "the unit's strategy had added the lock" in error.__notes__[0]
     with count_statements(may_read) as sent:
         assert work() == 10
     assert sent.count == 1
-    assert len(tries) == 1
+    assert len(retried) == 1
 
 
-def test_so_does_who_is_in_a_transaction_that_only_reads(reads_only, tries):
+def test_so_does_who_is_in_a_transaction_that_only_reads(reads_only, retried):
     heat(reads_only)
     work = unit_of_work(sessionmaker(reads_only))(balance)
     for _ in range(2):
         assert work() == 10
-        assert len(tries) == (0 if reads_only.dialect.name == "sqlite" else 1)
+        assert len(retried) == (0 if reads_only.dialect.name == "sqlite" else 1)
 
 
 @pytest.mark.engines("postgresql")
-def test_so_it_does_where_the_unit_says_so_itself(engine, stored_rows, tries):
+def test_so_it_does_where_the_unit_says_so_itself(engine, stored_rows, retried):
     heat(engine)
 
     @unit_of_work(sessionmaker(engine))
@@ -141,7 +127,7 @@ def test_so_it_does_where_the_unit_says_so_itself(engine, stored_rows, tries):
         return balance(session)
 
     assert [work(), work()] == [10, 10]
-    assert len(tries) == 1
+    assert len(retried) == 1
 
 
 def test_so_does_a_block_in_a_loop_of_attempts(reads_only):
@@ -173,7 +159,7 @@ def test_a_pessimistic_unit_does_not_do_without(may_read):
 
 
 @pytest.mark.engines("postgresql")
-def test_a_writer_of_that_name_locks_again(engine, may_read, tries):
+def test_a_writer_of_that_name_locks_again(engine, may_read, retried):
     heat(engine)
 
     def work(session, *, writes=False):
@@ -201,7 +187,7 @@ class Seen(Versioned, Views):
 
 @pytest.mark.engines("postgresql")
 @pytest.mark.parametrize("kind", ["VIEW", "MATERIALIZED VIEW"])
-def test_rows_that_are_never_locked_are_not_asked_for_again(engine, stored_rows, tries, kind):
+def test_rows_that_are_never_locked_are_not_asked_for_again(engine, stored_rows, retried, kind):
     rows = "SELECT id, max(balance) AS balance, max(version) AS version FROM accounts GROUP BY id"
     with engine.begin() as connection:
         connection.exec_driver_sql(f"CREATE {kind} seen_accounts AS {rows}")
@@ -211,7 +197,7 @@ def test_rows_that_are_never_locked_are_not_asked_for_again(engine, stored_rows,
             lambda session: session.get_one(Seen, 1).balance
         )
         assert work() == 10
-    assert len(tries) == 1
+    assert len(retried) == 1
     with engine.begin() as connection:
         connection.exec_driver_sql(f"DROP {kind} seen_accounts")
 
@@ -250,13 +236,13 @@ def holder(engine, stored_rows):
 
 
 @pytest.mark.usually("postgresql", "sqlite-wal")
-def test_who_only_reads_does_not_wait_again(patient, holder, tries):
+def test_who_only_reads_does_not_wait_again(patient, holder, retried):
     heat(patient)
     work = unit_of_work(sessionmaker(patient))(balance)
     with count_statements(patient) as sent:
         assert work() == 10
     assert len(locking(sent)) == 1
-    for error in tries:
+    for error in retried:
         assert cause_of(error) is Cause.LOCK_TIMEOUT
     with count_statements(patient) as sent:
         assert work() == 10
@@ -326,7 +312,7 @@ def test_a_hot_row_that_has_moved_since_the_snapshot_is_read_by_the_next_attempt
 
 @pytest.mark.anyio
 @pytest.mark.needs("row-locks")
-async def test_async_units_do_without_as_well(async_engine, tries):
+async def test_async_units_do_without_as_well(async_engine, retried):
     async with async_engine.begin() as connection:
         await connection.run_sync(Base.metadata.create_all, tables=[Account.__table__])
     sessions = async_sessionmaker(async_engine)
@@ -346,6 +332,6 @@ async def test_async_units_do_without_as_well(async_engine, tries):
         await holder.flush()
         assert await work() == 10
         await holder.rollback()
-    (error,) = tries
+    (error,) = retried
     assert cause_of(error) is Cause.LOCK_TIMEOUT
     await async_engine.dispose()

@@ -173,6 +173,11 @@ def test_units_that_write_now_and_then_lock_each_time(sessions, locks):
         assert [locks(withdraw) for _ in range(UNITS_OF_A_READER)] == [1] * UNITS_OF_A_READER
 
 
+def test_a_unit_without_a_name_locks_again_once_it_has_written(sessions, locks):
+    MEMORY.note_refused(None, heat(sessions, Account, (1,)), always=False)
+    assert [locks(in_a_unit(sessions, deposit)) for _ in "ab"] == [0, 1]
+
+
 def test_a_reader_that_conflicts_locks_again(sessions, other, locks):
     heat(sessions, Account, (1,))
     begun = []
