@@ -24,7 +24,7 @@ class Cut:
             self.url = self.url.update_query_dict({"sslmode": "disable", "gssencmode": "disable"})
         #: What is looked for, and whether it still reaches the server.
         self.at: bytes | None = None
-        self.passes = self._deaf = False
+        self.passes = False
         threading.Thread(target=self._accept, daemon=True).start()
 
     def _accept(self) -> None:
@@ -36,10 +36,11 @@ class Cut:
             server = socket.create_connection(self._to)
             for end in (client, server):
                 end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            deaf = threading.Event()  # of this connection: the client makes another one at once
             for pair in ((client, server, True), (server, client, False)):
-                threading.Thread(target=self._pass_on, args=pair, daemon=True).start()
+                threading.Thread(target=self._pass_on, args=(*pair, deaf), daemon=True).start()
 
-    def _pass_on(self, source, target, asks) -> None:
+    def _pass_on(self, source, target, asks, deaf) -> None:
         seen = b""
         try:
             while data := source.recv(65536):
@@ -47,11 +48,11 @@ class Cut:
                 if asks and self.at is not None and self.at in seen:
                     self.at = None
                     if self.passes:
-                        self._deaf = True
+                        deaf.set()
                         target.sendall(data)
                         threading.Event().wait(0.3)
                     break
-                if asks or not self._deaf:
+                if asks or not deaf.is_set():
                     target.sendall(data)
         except OSError:
             pass
@@ -59,7 +60,6 @@ class Cut:
             with suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
             end.close()
-        self._deaf = False
 
     def close(self) -> None:
         self._listener.close()
