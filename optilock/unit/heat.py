@@ -12,10 +12,11 @@ A row without a conflict is not in the memory, and costs nothing. Each conflict 
 average towards 1, each successful optimistic write towards 0, and the average halves with time.
 While it is at the threshold or above, the row is *hot*: it is locked when it is read.
 
-A locked row cannot conflict, so a success under a lock is no evidence. Now and then a hot row is
-therefore read without a lock, which is a *probe*: the end of this write counts. Each probe that
-conflicts doubles the number of readings to the next probe, up to a thousand, and each other one
-halves it. The number is drawn at random, so that writers do not probe together.
+A locked row cannot conflict, so a success under a lock is no evidence. Now and then a unit
+therefore reads its hot rows without locks, which is a *probe*: the ends of its writes count. Each
+probe that conflicts doubles the number of readings to the row's next probe, up to a thousand, and
+each other one halves it. The number is drawn at random, so that writers do not probe together. A
+unit that has a lock begins no probe: it would wait for that row while others wait for its own.
 
 A conflict on a row that is not hot also counts for its table, by a third. Two of them in a short
 time make the table hot: every row that is read by its key is locked, and rows of queries are not. A
@@ -181,6 +182,8 @@ class Decision(Enum):
     PLAIN = "plain"
     #: Without a lock, and the end of the write counts.
     WATCHED = "watched"
+    #: The same for a hot row, and for all hot rows that the unit reads from here on.
+    PROBE = "probe"
     LOCK = "lock"
 
 
@@ -251,19 +254,22 @@ class Memory:
             self._readers.clear()
             self.unlockable.clear()
 
-    def decide(self, key: Key, given: Adaptive) -> Decision:
-        """Return how the row is read now."""
+    def decide(self, key: Key, given: Adaptive, *, may_probe: bool = True) -> Decision:
+        """Return how a unit reads the row now that may probe, or has a lock already."""
         if self.unlockable and key[:2] in self.unlockable:
             return Decision.PLAIN
         if self.crowded and self._is_crowded(key, given):
             return Decision.LOCK
-        of_table = self._decide(key.any_row, given) if key.identity else Decision.PLAIN
-        if of_table is Decision.LOCK:
-            return of_table
-        of_row = self._decide(key, given)
-        return of_table if of_row is Decision.PLAIN else of_row
+        found = Decision.PLAIN
+        for one in (key.any_row, key) if key.identity else (key,):
+            decision = self._decide(one, given, may_probe)
+            if decision is Decision.LOCK:
+                return decision
+            if decision is not Decision.PLAIN and found is not Decision.PROBE:
+                found = decision
+        return found
 
-    def _decide(self, key: Key, given: Adaptive) -> Decision:
+    def _decide(self, key: Key, given: Adaptive, may_probe: bool) -> Decision:
         heat = self.rows.get(key)
         if heat is None:
             return Decision.PLAIN
@@ -273,10 +279,10 @@ class Memory:
                 self._cool(key, heat, average, "there was no conflict on it for some time")
             return Decision.WATCHED
         heat.left -= 1
-        if heat.left > 0:
+        if heat.left > 0 or not may_probe:
             return Decision.LOCK
         heat.left = self._chance(1, 2 * heat.patience)
-        return Decision.WATCHED
+        return Decision.PROBE
 
     def _is_crowded(self, key: Key, given: Adaptive) -> bool:
         """Return whether a unit with these limits locks every row that it reads of the table."""

@@ -77,6 +77,7 @@ class Reading:
         "insist",
         "memory",
         "not_locked",
+        "probes",
         "queries",
         "scope",
         "tried",
@@ -96,6 +97,8 @@ class Reading:
         self.beforehand: set[Key] = set()
         #: Rows with conflicts that were read without a lock.
         self.tried: set[Key] = set()
+        #: Whether it reads hot rows without locks, to see whether they would still conflict.
+        self.probes = False
         #: The rows that have conflicted, once the unit has failed.
         self.failed: frozenset[Key] | None = None
         #: The locks that it adds to queries, and those that it did not get.
@@ -218,13 +221,21 @@ class Reading:
             return False
         if key in self.insist:
             return True
-        decision = self.memory.decide(key, self.adaptive)
+        decision = self.memory.decide(key, self.adaptive, may_probe=self._may_probe(session))
         if decision is Decision.LOCK and self.memory.only_reads(_name(session), key):
             self.added.avoid(key)
             decision = Decision.WATCHED
-        if decision is Decision.WATCHED:
+        if decision is Decision.PROBE:
+            self.probes = True
+        if decision is Decision.LOCK and not self.probes:
+            return True
+        if decision is not Decision.PLAIN:
             self.tried.add(key)
-        return decision is Decision.LOCK
+        return False
+
+    def _may_probe(self, session: Session) -> bool:
+        has_locks = self.held or self.added.asked or self.scope or session_record(session).sent
+        return not (has_locks or self.insist or self.probes)
 
     def _locked_query(self, session: Session, statement: Select[Any]) -> Select[Any]:
         found = rows_to_lock(statement)
@@ -380,7 +391,8 @@ class Reading:
         if self.beforehand:
             for key in self.held:
                 self.memory.dissolve_partners(key)
-        self._note_use(session, {**written, **self._promised(session)})
+        stated = {self.key_of(session, one.mapper) for one in session_record(session).stated}
+        self._note_use(session, {*written, *self._promised(session), *stated})
 
     def _note_use(self, session: Session, written: Iterable[Key]) -> None:
         """Note for each table of its hot rows whether the unit has written there."""
@@ -469,7 +481,7 @@ class Reading:
         promises = session_record(session).promises
         return {
             self.key_of(session, one.mapper, one.identity): one.mapper
-            for one in (promises.values() if promises else ())
+            for one in (() if promises is None else promises.all())
         }
 
     def _written(self, session: Session) -> dict[Key, Mapper[Any]]:

@@ -73,7 +73,15 @@ def test_a_higher_threshold_takes_more_conflicts(memory):
 def test_now_and_then_a_hot_row_is_probed(memory):
     conflicts(memory)
     found = readings(memory, 200)
-    assert 1 <= found.count(Decision.WATCHED) <= 4
+    assert 1 <= found.count(Decision.PROBE) <= 4
+
+
+def test_a_probe_that_has_to_wait_is_due_at_the_next_reading(memory):
+    """A unit that has locks begins none."""
+    conflicts(memory)
+    waits = {memory.decide(ROW, GIVEN, may_probe=False) for _ in range(3 * GIVEN.probe)}
+    assert waits == {Decision.LOCK}
+    assert memory.decide(ROW, GIVEN) is Decision.PROBE
 
 
 def test_each_probe_that_conflicts_makes_probes_rarer_up_to_a_limit(memory):
@@ -185,7 +193,7 @@ def test_a_hot_table_is_probed_and_is_cold_after_some_probes_that_succeed(memory
     taken = 0
     while memory.decide(NEW, GIVEN) is not Decision.PLAIN and taken < 10_000:
         taken += 1
-        if memory.decide(NEW, GIVEN) is Decision.WATCHED:
+        if memory.decide(NEW, GIVEN) in (Decision.PROBE, Decision.WATCHED):
             memory.success(NEW, GIVEN)
     assert 4 * GIVEN.probe < taken < 30 * GIVEN.probe
     (cold,) = (event for event in heard if isinstance(event, events.Cold))
@@ -197,22 +205,22 @@ def test_a_table_is_probed_no_more_often_than_at_the_beginning(memory):
     for _ in range(20):
         memory.success(NEW, GIVEN)
     readings(memory, 2 * GIVEN.probe, key=NEW)
-    assert readings(memory, 20 * GIVEN.probe, key=NEW).count(Decision.WATCHED) == 10
+    assert readings(memory, 20 * GIVEN.probe, key=NEW).count(Decision.PROBE) == 10
 
 
 def test_probes_of_a_hot_table_that_conflict_become_rare(memory):
     given = Adaptive(weight=0.5)
     for number in range(200):
         conflicts(memory, key=Key("db", "accounts", (number,)), given=given)
-    assert readings(memory, 2000, key=NEW, given=given).count(Decision.WATCHED) <= 1
+    assert readings(memory, 2000, key=NEW, given=given).count(Decision.PROBE) <= 1
 
 
 def test_a_hot_row_of_a_hot_table_is_read_without_a_lock_only_where_both_say_so(memory):
     conflicts_of_the_table(memory)
     row = Key("db", "accounts", (0,))
-    assert readings(memory, 500, key=row).count(Decision.WATCHED) < readings(
+    assert readings(memory, 500, key=row).count(Decision.PROBE) < readings(
         memory, 500, key=NEW
-    ).count(Decision.WATCHED)
+    ).count(Decision.PROBE)
 
 
 def test_a_hot_table_is_forgotten_with_all_else(memory):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 import pytest
-from sqlalchemy import create_engine, func, select, text
+from sqlalchemy import create_engine, func, select, text, update
 from sqlalchemy.dialects import registry
 from sqlalchemy.dialects.sqlite.pysqlite import SQLiteDialect_pysqlite
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
@@ -17,6 +17,7 @@ from optilock import (
     ConfigurationError,
     PreconditionFailed,
     UnitOfWork,
+    etag_of,
     events,
     expect,
     lock,
@@ -171,6 +172,31 @@ def test_units_that_write_now_and_then_lock_each_time(sessions, locks):
     for _ in range(3):
         writes[:] = [False] * (UNITS_OF_A_READER - 1) + [True]
         assert [locks(withdraw) for _ in range(UNITS_OF_A_READER)] == [1] * UNITS_OF_A_READER
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda session, account: verify(account),
+        lambda session, account: expect(account, etag_of(account)),
+        lambda session, account: session.execute(
+            update(Account).where(Account.id == 1).values(balance=Account.balance + 1)
+        ),
+        lambda session, account: lock(account),
+    ],
+    ids=["verify", "expect", "an UPDATE", "lock"],
+)
+def test_units_that_need_a_row_and_do_not_flush_it_lock_each_time(sessions, locks, use):
+    heat(sessions, Account, (1,))
+
+    @unit_of_work(sessions)
+    def work(session):
+        account = session.get_one(Account, 1)
+        use(session, account)
+
+    assert [locks(work) > 0 for _ in range(UNITS_OF_A_READER + 2)] == [True] * (
+        UNITS_OF_A_READER + 2
+    )
 
 
 def test_a_unit_without_a_name_locks_again_once_it_has_written(sessions, locks):
@@ -496,6 +522,34 @@ def test_a_probe_that_succeeds_cools_the_row_down(sessions, locks, engine):
         "it was written without a lock or a conflict"
     ]
     assert not MEMORY.rows[key].hot
+
+
+def heat_both(sessions, due):
+    """Heat two rows, and not their table; it is time for a probe of one."""
+    keys = [heat(sessions, Account, (number,)) for number in (1, 2)]
+    del MEMORY.rows[keys[0].any_row]
+    MEMORY.rows[keys[due - 1]].left = 1
+    return {key: MEMORY.rows[key].average for key in keys}
+
+
+def deposit_on_both(session):
+    for number in (1, 2):
+        session.get_one(Account, number).balance += 1
+
+
+def test_a_probe_reads_all_hot_rows_of_the_unit_without_locks(sessions, locks):
+    """With one lock it would wait for the probed row while others wait for the locked one."""
+    before = heat_both(sessions, due=1)
+    assert locks(in_a_unit(sessions, deposit_on_both)) == 0
+    assert all(MEMORY.rows[key].average < before[key] for key in before)
+    assert locks(in_a_unit(sessions, deposit_on_both)) > 0
+
+
+def test_a_unit_that_has_a_lock_begins_no_probe(sessions, locks, engine):
+    heat_both(sessions, due=2)
+    one_lock = engine.dialect.name == "sqlite"
+    assert locks(in_a_unit(sessions, deposit_on_both)) == (1 if one_lock else 2)
+    assert locks(in_a_unit(sessions, lambda s: s.get_one(Account, 2))) == 0  # it is due still
 
 
 def test_what_succeeds_under_a_lock_leaves_the_row_hot(sessions, locks):
