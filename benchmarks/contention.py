@@ -1,7 +1,7 @@
 """What do many writers of the same rows get done, and does each of them get his turn?
 
 Processes read a row, add one to a number, and write it: all the same row; rows chosen by the zipf
-distribution (0.99) of YCSB; the same row, which is another one every ten seconds; and two rows,
+distribution (0.99) of YCSB; the same row, which is another one every five seconds; and two rows,
 which half of the writers take in the opposite order. With no time between reading and writing, and
 with 5 ms. Whoever is refused begins again until it is stored. At the end the numbers are compared
 with what was reported as stored.
@@ -39,10 +39,10 @@ _WRITERS = (1, 2, 4, 8, 16)
 _MANY = 8
 _THINK = 0.005
 #: Seconds until another row is the hot one, and how many of these a turn has.
-_PERIOD, _PERIODS = 10.0, 3
+_PERIOD, _PERIODS = 5.0, 2
 _SECONDS = 1.5
 _QUICK_SECONDS = 0.25
-#: Turns of half a minute are for a few.
+#: Turns of ten seconds are for a few.
 _OF_THE_MOVING = (
     *(name for name, peer in PEERS.items() if peer.own),
     LOCKING,
@@ -153,7 +153,9 @@ def run(place: Place, plan: Plan) -> Iterator[Line]:
 
 def _cases(plan: Plan) -> Iterator[Case]:
     seconds = plan.seconds or (_QUICK_SECONDS if plan.quick else _SECONDS)
-    some = plan.writers or ((_MANY // 2,) if plan.quick else (_MANY,))
+    some: Sequence[int] = (_MANY // 2,) if plan.quick else (_MANY,)
+    if plan.writers:
+        some = (_MANY,) if _MANY in plan.writers else plan.writers[-1:]
     all_of = plan.writers or (some if plan.quick else _WRITERS)
     rows = min(_ROWS, plan.many)
     for spread in (Spread.HOT, Spread.ZIPF):
@@ -166,7 +168,7 @@ def _cases(plan: Plan) -> Iterator[Case]:
     for spread in (Spread.HOT, Spread.ZIPF):
         bench = Increments(spread, rows, think=_THINK)
         yield Case(f"{spread.value}, {_THINK * 1000:g} ms of thought", bench, some, seconds)
-    period = _PERIOD if plan.seconds is None else plan.seconds / _PERIODS
+    period = min(_PERIOD, _PERIOD * (plan.seconds or 1))
     moving = Increments(Spread.MOVING, rows, period=period)
     yield Case(Spread.MOVING.value, moving, some, _PERIODS * period, _OF_THE_MOVING)
 

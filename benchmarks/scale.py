@@ -45,7 +45,7 @@ def run(place: Place, plan: Plan) -> Iterator[Line]:
 
 
 def _dirty(place: Place, plan: Plan, engine: Engine) -> Iterator[Line]:
-    most = plan.many if plan.quick else 100 * plan.many
+    most = plan.many if plan.quick and plan.rounds is None else 100 * plan.many
     sizes = [size for size in (10**power for power in range(1, 6)) if size <= most]
     create(engine, OptilockItem, sizes[-1])
     sessions = watch(sessionmaker(engine))
@@ -56,7 +56,7 @@ def _dirty(place: Place, plan: Plan, engine: Engine) -> Iterator[Line]:
                 "optilock": ByOrm(sessions, OptilockItem, more, shape),
             }
             timings = interleave(subjects, rounds=plan.rounds_for(LONG))
-            goal = _GROWTH if more == 10_000 else None
+            goal = _GROWTH if more in (10_000, _DIRTY) else None
             yield from compare(
                 f"dirty rows, {shape.value}",
                 place.label,
