@@ -1,4 +1,4 @@
-"""The examples in README.md and docs/ are tests. Those of docs/tutorial are run by tests/tutorial.
+"""The examples in README.md and docs/ are tests. tests/tutorial runs the tutorial's numbered pages.
 
 The Python blocks of a file run in order, in one namespace and in a temporary working directory,
 both new for each file. A block that is not to be run stands under ``<!-- skip: next -->``, or is
@@ -52,7 +52,11 @@ def _leave(namespace: dict[str, Any]) -> None:
 
 pytest_collect_file = Sybil(
     parsers=[PythonCodeBlockParser(), SkipParser()],
-    patterns=["README.md", "docs/*.md", "docs/cookbook/*.md", "docs/coming-from/*.md"],
+    patterns=[
+        *("README.md", "docs/*.md", "docs/how-to/*/*.md", "docs/reference/*.md"),
+        *("docs/explanation/*.md", "docs/cookbook/*.md", "docs/coming-from/*.md"),
+        *("docs/tutorial/web.md", "docs/tutorial/wiki.md"),
+    ],
     setup=_enter,
     teardown=_leave,
 ).pytest()

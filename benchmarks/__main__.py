@@ -7,7 +7,7 @@
     python -m benchmarks batch --quick --database sqlite
     python -m benchmarks overhead --rounds 100 --markdown overhead.md --json
     python -m benchmarks contention --writers 1 --writers 8
-    python -m benchmarks --report                        # all, into docs/benchmarks
+    python -m benchmarks --report                        # all, into docs/contributing/benchmarks
 
 The table goes to standard output, progress to standard error. ``--json`` prints JSON in the table's
 place, with the seconds behind the ratios.
@@ -162,7 +162,7 @@ def _parser() -> argparse.ArgumentParser:
         "--report",
         action="store_true",
         help="run all, or those that are named, as the documentation shows them, and write their"
-        " figures and pictures into docs/benchmarks",
+        " figures and pictures into docs/contributing/benchmarks",
     )
     parser.add_argument("--json", action="store_true", help="print JSON in place of the table")
     return parser

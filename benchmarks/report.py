@@ -1,4 +1,4 @@
-"""All benchmarks in one run, and the figures and pictures of ``docs/benchmarks``.
+"""All benchmarks in one run, and the figures and pictures of ``docs/contributing/benchmarks``.
 
 ::
 
@@ -22,7 +22,9 @@ from benchmarks.table import Line, LoadLine, RatioLine, from_json, markdown
 
 __all__ = ["FIGURES", "RUNS", "Results", "Run", "Shown", "load", "pictures", "write"]
 
-FIGURES = Path("docs/benchmarks")
+FIGURES = Path("docs/contributing/benchmarks")
+#: The page that sums the figures up, from their folder.
+_PAGE = "../../explanation/benchmarks.md"
 Results = Mapping[str, Sequence[Line]]
 
 _OURS = ("optilock", "optilock, optimistic", "optilock, pipelined")
@@ -126,9 +128,9 @@ _SHOWN = (
 )
 _AGAINST = {"native": "`version_id_col`", "unversioned": "no version", _LOCKS: f"`{_LOCKS}`"}
 _DATABASES = ("PostgreSQL, socket", "SQLite", "MariaDB, socket")
-_HEAD = """# Figures
+_HEAD = f"""# Figures
 
-All figures of one report. [Benchmarks](../benchmarks.md) says how to read them.
+All figures of one report. [Benchmarks]({_PAGE}) says how to read them.
 """
 
 
@@ -149,9 +151,9 @@ def write(folder: Path, questions: Mapping[str, str]) -> list[Path]:
     for name, found in lines.items():
         parts.append(f"## {name}\n\n{questions[name]}\n\n{markdown(found, facts[name])}")
     texts = {"figures.md": "\n".join(parts), **pictures(lines)}
-    page = folder.with_suffix(".md")
+    page = folder / _PAGE
     if page.exists():
-        texts[f"../{page.name}"] = with_summary(page.read_text(encoding="utf-8"), lines)
+        texts[_PAGE] = with_summary(page.read_text(encoding="utf-8"), lines)
     for name, text in texts.items():
         (folder / name).write_text(text, encoding="utf-8")
     return [folder / name for name in texts]

@@ -1,6 +1,7 @@
 """The site: Sphinx, MyST and furo, built by ``python -m docs`` without a network.
 
-Pages are Markdown and run as tests; pages of the API are reStructuredText in ``reference/``.
+Pages are Markdown and run as tests; pages of the API are reStructuredText in
+``reference/api/``.
 """
 
 from __future__ import annotations
@@ -68,7 +69,84 @@ intersphinx_mapping = {
 }
 
 #: Pages that have moved, as ``"old/page": "new/page.html"``; the target is relative to the old one.
-redirects: dict[str, str] = {}
+redirects = {
+    "admin": "how-to/web/admin.html",
+    "aggregates": "how-to/models/aggregates.html",
+    "benchmarks": "explanation/benchmarks.html",
+    "benchmarks/earlier": "../contributing/benchmarks/earlier.html",
+    "benchmarks/figures": "../contributing/benchmarks/figures.html",
+    "benchmarks/method": "../contributing/benchmarks/method.html",
+    "check": "how-to/operate/check.html",
+    "client-versions": "how-to/web/client-versions.html",
+    "compared-values": "how-to/models/compared-values.html",
+    "conditions": "how-to/sessions/conditions.html",
+    "conflicts": "how-to/conflicts/conflicts.html",
+    "deletes": "how-to/models/deletes.html",
+    "deployments": "how-to/operate/deployments.html",
+    "design": "explanation/design.html",
+    "detached-objects": "how-to/web/detached-objects.html",
+    "entities": "how-to/web/entities.html",
+    "errors": "reference/errors.html",
+    "events": "how-to/operate/events.html",
+    "exactly-once": "how-to/sessions/exactly-once.html",
+    "expectations": "how-to/web/expectations.html",
+    "explore": "how-to/test/explore.html",
+    "faq": "reference/faq.html",
+    "fewer-round-trips": "how-to/sessions/fewer-round-trips.html",
+    "forms": "how-to/web/forms.html",
+    "frameworks": "how-to/web/frameworks.html",
+    "galera": "how-to/operate/galera.html",
+    "glossary": "reference/glossary.html",
+    "guarantees": "reference/guarantees.html",
+    "hot-rows": "how-to/conflicts/hot-rows.html",
+    "http-answers": "how-to/web/http-answers.html",
+    "idempotent-requests": "how-to/web/idempotent-requests.html",
+    "increments": "how-to/conflicts/increments.html",
+    "isolation": "explanation/isolation.html",
+    "leases": "how-to/long-work/leases.html",
+    "listeners": "how-to/conflicts/listeners.html",
+    "migrations": "how-to/operate/migrations.html",
+    "models": "how-to/models/models.html",
+    "not-protected": "reference/not-protected.html",
+    "queue": "how-to/long-work/queue.html",
+    "reference/asyncio": "api/asyncio.html",
+    "reference/conflicts": "api/conflicts.html",
+    "reference/databases": "api/databases.html",
+    "reference/entities": "api/entities.html",
+    "reference/events": "api/events.html",
+    "reference/exactly-once": "api/exactly-once.html",
+    "reference/index": "api/index.html",
+    "reference/leases": "api/leases.html",
+    "reference/migrations": "api/migrations.html",
+    "reference/models": "api/models.html",
+    "reference/preconditions": "api/preconditions.html",
+    "reference/queues": "api/queues.html",
+    "reference/sessions": "api/sessions.html",
+    "reference/shares": "api/shares.html",
+    "reference/statements": "api/statements.html",
+    "reference/testing": "api/testing.html",
+    "reference/units": "api/units.html",
+    "reference/web": "api/web.html",
+    "resolvers": "how-to/conflicts/resolvers.html",
+    "retry": "how-to/sessions/retry.html",
+    "rollout": "how-to/operate/rollout.html",
+    "scenarios": "contributing/scenarios.html",
+    "scopes": "how-to/models/scopes.html",
+    "sessions": "how-to/sessions/sessions.html",
+    "shares": "how-to/long-work/shares.html",
+    "sqlalchemy-suite": "contributing/sqlalchemy-suite.html",
+    "state": "contributing/state.html",
+    "statements": "how-to/conflicts/statements.html",
+    "strategies": "how-to/conflicts/strategies.html",
+    "telemetry": "how-to/operate/telemetry.html",
+    "testing": "how-to/test/testing.html",
+    "tokens": "how-to/models/tokens.html",
+    "transient-errors": "reference/transient-errors.html",
+    "units": "how-to/sessions/units.html",
+    "verify-reads": "how-to/web/verify-reads.html",
+    "web": "tutorial/web.html",
+    "wiki": "tutorial/wiki.html",
+}
 
 html_theme = "furo"
 html_title = f"optilock {release}"

@@ -59,14 +59,15 @@ class UnguardedStatementWarning(UserWarning):
 class SeparateUnitWarning(UserWarning):
     """A unit of work, or a queue's call, commits on its own inside a unit on the same database.
 
-    See ``docs/units.md`` and ``docs/queue.md``.
+    See ``docs/how-to/sessions/units.md`` and ``docs/how-to/long-work/queue.md``.
     """
 
 
 class UnversionedMergeWarning(UserWarning):
     """``session.merge()`` writes values without a version over a stored row.
 
-    It is given once for each class; a strict session refuses it. See ``docs/detached-objects.md``.
+    It is given once for each class; a strict session refuses it. See
+    ``docs/how-to/web/detached-objects.md``.
     """
 
 

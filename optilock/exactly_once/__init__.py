@@ -23,7 +23,8 @@ question after a lost COMMIT, :mod:`~optilock.exactly_once.units` what a unit do
 :mod:`~optilock.exactly_once.errors` the errors of keys. :mod:`~optilock.exactly_once.hooks` are the
 functions to call after COMMIT. :mod:`~optilock.exactly_once.retention` is how long rows are kept,
 and :mod:`~optilock.exactly_once.command` the command of that. The SQL of each database is its file
-``commit_tokens`` in ``optilock/dialects``. ``docs/exactly-once.md`` has the longer story.
+``commit_tokens`` in ``optilock/dialects``. ``docs/how-to/sessions/exactly-once.md`` has the longer
+story.
 """
 
 from optilock.errors import NotCommitted

@@ -23,8 +23,9 @@ table has no conflict, no resolver is called. The unit's policy comes first, the
 ``STRICT``.
 
 A delete still carries its version: only a row that missed is read again, so a policy costs nothing
-without a conflict. Where the database itself ends the transaction (see ``docs/isolation.md``)
-nothing can be ignored. Then the unit runs again, and reads the rows as they are.
+without a conflict. Where the database itself ends the transaction (see
+``docs/explanation/isolation.md``) nothing can be ignored. Then the unit runs again, and reads the
+rows as they are.
 """
 
 from __future__ import annotations

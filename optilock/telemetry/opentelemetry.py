@@ -8,7 +8,7 @@
 
 Each attempt of a unit of work is a span ``optilock.unit``, around the spans of statements that
 SQLAlchemy's own instrumentation makes. Conflicts, resolutions and retries are events of the span
-that is current. ``docs/telemetry.md`` lists the metrics.
+that is current. ``docs/how-to/operate/telemetry.md`` lists the metrics.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A kind is a frozen dataclass in a file of its own. Other modules never ask which kind a token is.
 Its class declares who makes the versions, their SQL, the name for ``--token``, and so on. So a new
-kind is one new file, and subclassing registers it; ``docs/tokens.md`` has an example.
+kind is one new file, and subclassing registers it; ``docs/how-to/models/tokens.md`` has an example.
 """
 
 from __future__ import annotations

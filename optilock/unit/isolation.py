@@ -24,8 +24,8 @@ for the unit. Servers without it are refused. On SQLite a real BEGIN is sent and
 taken with a read; ``SERIALIZABLE`` sends BEGIN IMMEDIATE.
 
 At these two levels a conflict ends the transaction, so it cannot be resolved inside it. Use
-:func:`optilock.unit_of_work`, which runs the whole unit again. ``docs/isolation.md`` lists the
-anomalies of each level per database.
+:func:`optilock.unit_of_work`, which runs the whole unit again.
+``docs/explanation/isolation.md`` lists the anomalies of each level per database.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ The rules:
 * Objects live as long as the unit. Return plain values from it, or use a sessionmaker with
   ``expire_on_commit=False`` (an Engine is given one).
 
-``docs/units.md`` has the longer story.
+``docs/how-to/sessions/units.md`` has the longer story.
 """
 
 from __future__ import annotations

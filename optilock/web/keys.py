@@ -30,7 +30,7 @@ status  when
 The answer is stored as JSON with the unit. It is given again until the key is purged
 (:func:`optilock.exactly_once.purge`). A request that failed is not remembered: sent again, it runs.
 :class:`~optilock.entities.Idempotency` recognises a request by the version of the row that it wrote
-and needs no table; ``docs/idempotent-requests.md`` compares both.
+and needs no table; ``docs/how-to/web/idempotent-requests.md`` compares both.
 """
 
 from __future__ import annotations

@@ -40,7 +40,8 @@ def twice(unit: Own, **options: Any) -> OwnPair:
     return OwnPair(unit, unit, **options)
 
 
-#: Not on the page of guarantees: this resolver gives up our edit (docs/resolvers.md).
+#: Not on the page of guarantees: this resolver gives up our edit
+#: (docs/how-to/conflicts/resolvers.md).
 STORE_WINS = "resolvers.md"
 ORDERS = (own.Order, own.Line)
 #: The two tables that a unit of a queue writes.

@@ -1,1 +1,1 @@
-"""docs/guarantees.md: which anomalies are possible, by engine, isolation level and protection."""
+"""docs/reference/guarantees.md: which anomalies are possible, by engine, level and protection."""

@@ -1,4 +1,9 @@
-"""Run every scenario on every engine, and write docs/guarantees.md: python -m tests.guarantees."""
+"""Run every scenario on every engine, and write docs/reference/guarantees.md.
+
+::
+
+    python -m tests.guarantees
+"""
 
 from __future__ import annotations
 

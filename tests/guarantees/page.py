@@ -1,4 +1,4 @@
-"""The text of docs/guarantees.md, and the outcomes that a written page has."""
+"""The text of docs/reference/guarantees.md, and the outcomes that a written page has."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from tests.guarantees.twice import REQUESTS
 
 __all__ = ["PAGE", "TITLES", "Page", "page_of", "written"]
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "guarantees.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "guarantees.md"
 TITLES = {"postgresql": "PostgreSQL", "mariadb": "MariaDB", "sqlite-wal": "SQLite"}
-_TEST = "../tests/guarantees/test_guarantees.py"
+_TEST = "../../tests/guarantees/test_guarantees.py"
 _SCENARIO = "test_a_scenario_ends_as_the_page_says"
 _ORDERS = "test_every_order_of_two_transactions_ends_as_the_page_says"
 _REQUEST = "test_a_request_that_is_sent_twice_ends_as_the_page_says"
@@ -43,7 +43,8 @@ Each table has one isolation level. Its columns are what a program adds to the l
 | `verify_reads` | the same, in `UnitOfWork(..., verify_reads=True)` |
 
 Where the level is an engine's own, the first column is SQLAlchemy without optilock.
-`repeatable_read` and `serializable` are [optilock's units](isolation.md), which set the level.
+`repeatable_read` and `serializable` are [optilock's units](../explanation/isolation.md), \
+which set the level.
 
 A cell is the outcome of one run, and links to its test. The title of the link is the name for
 `python -m pytest`.
@@ -51,7 +52,7 @@ A cell is the outcome of one run, and links to its test. The title of the link i
 * **possible**: the transactions committed, and the anomaly happened.
 * **prevented**: the anomaly did not happen, and no transaction failed. Some had to wait.
 * An error, with the code of the database if the database decided: a transaction was refused. A
-  retry ([`unit_of_work`](retry.md)) runs it again.
+  retry ([`unit_of_work`](../how-to/sessions/retry.md)) runs it again.
 * **Bold**: the anomaly is possible with the level alone, and what the column adds prevents it.
 
 The first {len(HERMITAGE)} rows are the scenarios of [Hermitage](https://github.com/ept/hermitage)
@@ -89,8 +90,8 @@ _TWICE = """\
 A client sends a request again, because the answer was lost after COMMIT; or the connection was
 lost inside COMMIT, and the server runs its work again. Isolation levels and versions do not help:
 the second run reads what the first one has stored. A version that the *client* has seen helps, and
-so does [an `Idempotency-Key`](idempotent-requests.md), or
-[`exactly_once=`](exactly-once.md).
+so does [an `Idempotency-Key`](../how-to/web/idempotent-requests.md), or
+[`exactly_once=`](../how-to/sessions/exactly-once.md).
 
 """
 
@@ -99,14 +100,16 @@ _TAIL = """\
 
 * Phantoms (PMP, G2, a room that is booked twice) are rows that were not there to be read, so no
   version of a row prevents them. Use `serializable`, a unique key, or one row that stands for the
-  set: the root of an [aggregate](aggregates.md), or a [lease](leases.md).
+  set: the root of an [aggregate](../how-to/models/aggregates.md), \
+or a [lease](../how-to/long-work/leases.md).
 * `verify` and `verify_reads` lock the rows when they compare them, before COMMIT. Two transactions
   that have each written what the other one has read then deadlock, and the database refuses one.
 * SQLite runs with a write-ahead log here. With a rollback journal it prevents the same anomalies,
   sometimes with another error.
 * On a Galera cluster, levels hold within one node: see
-  [deployments](galera.md).
-* [Isolation levels](isolation.md) shows what each level sends, and how a conflict looks.
+  [deployments](../how-to/operate/galera.md).
+* [Isolation levels](../explanation/isolation.md) shows what each level sends, \
+and how a conflict looks.
 """
 
 

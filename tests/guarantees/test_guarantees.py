@@ -1,5 +1,6 @@
-"""docs/guarantees.md has the outcome of every scenario (``python -m tests.guarantees`` writes it).
+"""docs/reference/guarantees.md has the outcome of every scenario.
 
+``python -m tests.guarantees`` writes it.
 A default run has the text of the page, a few scenarios on SQLite, and one on each other engine.
 """
 

@@ -63,7 +63,7 @@ def _version_declarative_bases() -> None:
         history = TransactionBase, VersionClassBase
 
     class Base(Versioned):
-        """As docs/models.md has it for Continuum, whose history has no versions."""
+        """As docs/how-to/models/models.md has it for Continuum, whose history has no versions."""
 
         def __init_subclass__(cls, **options: Any) -> None:
             if issubclass(cls, history):

@@ -1,1 +1,1 @@
-"""docs/not-protected.md: what becomes of each way to write, by what a program adds."""
+"""docs/reference/not-protected.md: what becomes of each way to write, by what a program adds."""

@@ -1,4 +1,4 @@
-"""Try every way to write on every engine, and write docs/not-protected.md.
+"""Try every way to write on every engine, and write docs/reference/not-protected.md.
 
 ``python -m tests.not_protected``
 """

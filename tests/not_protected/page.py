@@ -1,4 +1,4 @@
-"""The text of docs/not-protected.md, and the outcomes that a written page has."""
+"""The text of docs/reference/not-protected.md, and the outcomes that a written page has."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from tests.not_protected.ways import WAYS
 
 __all__ = ["PAGE", "TITLES", "page_of", "written"]
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "not-protected.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "not-protected.md"
 TITLES = {"sqlite-wal": "SQLite", "postgresql": "PostgreSQL", "mariadb": "MariaDB"}
-_TEST = "../tests/not_protected/test_not_protected.py"
+_TEST = "../../tests/not_protected/test_not_protected.py"
 _NAME = "test_each_way_to_write_ends_as_the_page_says"
 _CELL = re.compile(r"\*{0,2}\[(\w+)\]\[[\w-]+\]\*{0,2}")
 
@@ -38,12 +38,15 @@ UPDATE or DELETE by the program the WHERE names the key alone.
 | column | program |
 |---|---|
 | plain session | classes with a version (`Versioned`), in sessions of SQLAlchemy |
-| watched | the same, with `watch(sessions)` or in a [unit of work](units.md) |
-| strict | `watch(sessions, strict=True)`: see [sessions](sessions.md#strict-sessions) |
-| strict, guard trigger | and `__version_guard__ = "reject"`: see [migrations](migrations.md) |
+| watched | the same, with `watch(sessions)` or in a [unit of work](../how-to/sessions/units.md) |
+| strict | `watch(sessions, strict=True)`: see \
+[sessions](../how-to/sessions/sessions.md#strict-sessions) |
+| strict, guard trigger | and `__version_guard__ = "reject"`: see \
+[migrations](../how-to/operate/migrations.md) |
 
 With `guard_statements(engine, "forbid")` the statements and the SQL text of all sessions of an
-engine are [refused](statements.md#find-code-that-goes-around-the-version), those
+engine are [refused](../how-to/conflicts/statements.md#find-code-that-goes-around-the-version), \
+those
 of plain ones too.
 """
 
@@ -52,7 +55,8 @@ _TAIL = """\
 
 * A form without the version, whose values are set on a row that is read when it is saved, is a
   flush of values that its author may not have seen, and looks like any other.
-  `require_conditions=True` of a [unit](units.md) refuses it; a form [with a tag](forms.md)
+  `require_conditions=True` of a [unit](../how-to/sessions/units.md) refuses it; \
+a form [with a tag](../how-to/web/forms.md)
   compares it.
 * A statement that moves the version by itself (`version = version + 1`) is taken at its word, by
   the trigger as well.

@@ -1,4 +1,7 @@
-"""docs/not-protected.md has each way to write (``python -m tests.not_protected`` writes it)."""
+"""docs/reference/not-protected.md has each way to write.
+
+``python -m tests.not_protected`` writes it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every scenario has a test that carries its id, or a reason in docs/scenarios.md."""
+"""Every scenario has a test that carries its id, or a reason in docs/contributing/scenarios.md."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 HERE = Path(__file__).parent
-DOCS = HERE.parents[1] / "docs" / "scenarios.md"
+DOCS = HERE.parents[1] / "docs" / "contributing" / "scenarios.md"
 ID = r"\b(?:[A-Z]{2}-\d\d|trap \d+)\b"
 
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)

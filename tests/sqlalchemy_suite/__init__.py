@@ -11,9 +11,10 @@ SQLAlchemy's users would notice, and SQLAlchemy's ``test/orm`` knows more of tha
 is run as it is, from the source distribution of the SQLAlchemy that is installed here, with
 ``watch(Session)``: every class that has a ``version_id_col`` is guarded.
 
-``known.toml`` names the tests that may fail, each with its reason; ``docs/sqlalchemy-suite.md``
-shows the same list. The run fails when any other test fails, when one of these passes, when no
-guarded statement was sent, and when a row with a version passed the guard by.
+``known.toml`` names the tests that may fail, each with its reason;
+``docs/contributing/sqlalchemy-suite.md`` shows the same list. The run fails when any other test
+fails, when one of these passes, when no guarded statement was sent, and when a row with a version
+passed the guard by.
 
 ``source``     gets the source distribution, by pip
 ``databases``  SQLite, and a PostgreSQL server of its own

@@ -12,8 +12,8 @@ the trials somebody else becomes the holder meanwhile, as soon as he can. Each u
 database for the time just before its guarded statement: none that began after the end of the lease
 may be stored. Once a holder was told that the lease is lost (``on_lost=``, ``check()``, or by an
 error), none of his writes may be. And nobody waits longer for the row than the lease and one
-second: the server ends a transaction that a stopped process has left open, as docs/leases.md
-advises.
+second: the server ends a transaction that a stopped process has left open, as
+docs/how-to/long-work/leases.md advises.
 
 *race*: eight processes acquire the same lease, write the row, look whether it still is as they have
 written it, and release the lease, or let it end. Numbers of holders must grow.

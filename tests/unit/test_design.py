@@ -1,4 +1,4 @@
-"""What ``docs/design.md`` says of the source is true: floors, files, and the ways through them."""
+"""What ``docs/explanation/design.md`` says of the source is true: floors, files, and ways."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.neighbours.comparison import differences
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "optilock"
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-PAGE = (ROOT / "docs" / "design.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "explanation" / "design.md").read_text(encoding="utf-8")
 #: Of projects that use optilock, or of SQLAlchemy.
 FOREIGN = {"env.py", "app.py", "hello.py", "heroes.py", "conflict.py", "shop.py"}
 FOREIGN |= {"edit.py", "buy.py", "web.py", "test_shop.py"}

@@ -14,7 +14,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 SOURCES = sorted([*(ROOT / "optilock").rglob("*.py"), *(ROOT / "apps").rglob("*.py")])
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-GLOSSARY = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
+GLOSSARY = (ROOT / "docs" / "reference" / "glossary.md").read_text(encoding="utf-8")
 
 #: Adjectives, prepositions, adverbs and participles that were names once: none says what it is.
 NO_NAMES = frozenset(
@@ -129,13 +129,13 @@ def documented(tree: ast.Module) -> Iterator[tuple[str, str]]:
 
 #: Pages that keep all rules for sentences. A page that is rewritten joins them, and none leaves.
 IN_PLAIN_ENGLISH = [
-    *("README.md", "docs/install.md", "docs/tasks.md", "docs/faq.md"),
+    *("README.md", "docs/install.md", "docs/tasks.md", "docs/reference/faq.md"),
     *("docs/tutorial/*.md", "docs/cookbook/*.md", "docs/coming-from/*.md"),
 ]
 #: The most words of a page, code and tables included.
 MOST_WORDS = {
     "README.md": 720,
-    "docs/faq.md": 1_000,
+    "docs/reference/faq.md": 1_000,
     "docs/tutorial/*.md": 1_300,
     "docs/cookbook/*.md": 330,
     "docs/coming-from/*.md": 660,
@@ -278,7 +278,7 @@ def test_a_page_is_no_longer_than_it_may_be(pattern: str) -> None:
 
 
 def test_the_headings_of_the_faq_are_messages_that_the_library_raises() -> None:
-    page = (ROOT / "docs" / "faq.md").read_text(encoding="utf-8").split("\n## Symptoms\n")[0]
+    page = (ROOT / "docs/reference/faq.md").read_text(encoding="utf-8").split("\n## Symptoms\n")[0]
     sources = "\n".join(path.read_text(encoding="utf-8") for path in SOURCES)
     joined = re.sub(r'"\s*f?"', "", sources)  # literals of several lines
     of_sqlalchemy_and_sqlite = {"expected to update 1 row(s); 0 were matched", "database is locked"}

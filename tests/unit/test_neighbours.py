@@ -70,7 +70,7 @@ def test_each_listed_difference_is_one_of_a_neighbour_in_a_mode() -> None:
 
 
 def test_the_docs_show_every_difference_with_its_reason() -> None:
-    page = (ROOT / "docs/sqlalchemy-suite.md").read_text()
+    page = (ROOT / "docs/contributing/sqlalchemy-suite.md").read_text()
     rows = [line.strip("| ").split(" | ") for line in page.splitlines() if "| `tests/" in line]
     shown = {(name, mode, test.strip("`"), reason) for name, mode, test, reason in rows}
 

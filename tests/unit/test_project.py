@@ -181,7 +181,7 @@ def test_f_the_readme_names_the_release_that_its_examples_need() -> None:
 
 def test_f_the_page_says_what_require_none_does_behind_a_cache() -> None:
     """FAULTS F: a POST from a page that a cache has kept overwrites what came since."""
-    text = " ".join(text_of("docs/frameworks.md").split())
+    text = " ".join(text_of("docs/how-to/web/frameworks.md").split())
     section = text.partition("## Accept writes without a condition")[2].partition("## ")[0]
     for word in ("require=None", "Behind a caching proxy", "Cache-Control: no-cache"):
         assert word in section
@@ -216,7 +216,11 @@ def test_every_page_opens_with_a_sentence_about_what_the_reader_gets(page: str) 
     ("page", "begins", "ends"),
     [
         ("README.md", "\n## What is protected\n", "\n* "),
-        ("docs/sessions.md", "# Guard the sessions that you have\n", "\n## Options"),
+        (
+            "docs/how-to/sessions/sessions.md",
+            "# Guard the sessions that you have\n",
+            "\n## Options",
+        ),
     ],
 )
 def test_a_page_distinguishes_what_a_session_covers_and_what_an_etag_covers(

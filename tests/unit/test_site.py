@@ -14,6 +14,7 @@ import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
+from posixpath import dirname, join, normpath
 
 import pytest
 
@@ -21,7 +22,7 @@ import optilock
 from tests.support.needed import needed
 
 ROOT = Path(__file__).parents[2]
-PAGES = sorted((ROOT / "docs" / "reference").glob("*.rst"))
+PAGES = sorted((ROOT / "docs" / "reference" / "api").glob("*.rst"))
 #: Modules whose public names the reference describes.
 MODULES = sorted(
     {
@@ -92,16 +93,33 @@ def test_pages_have_no_hidden_blocks_and_no_copies_of_files(site: Path) -> None:
     assert "invisible-code-block" not in full
     assert "<!-- skip" not in full
     assert "[Units of work]" in (site / "llms.txt").read_text("utf-8")
-    assert "invisible-code-block" not in (site / "units.html").read_text("utf-8")
+    assert "invisible-code-block" not in (site / "how-to/sessions/units.html").read_text("utf-8")
     assert not (site / "_downloads").exists()  # files outside of docs are links to the repository
+
+
+def redirects() -> list[tuple[str, str]]:
+    config = (ROOT / "docs" / "conf.py").read_text("utf-8")
+    table = config.partition("\nredirects")[2].partition("\n}")[0]
+    return re.findall(r'"([^"]+)": "([^"]+)"', table)
+
+
+def test_each_page_that_has_moved_has_a_page_to_lead_to_and_replaces_none() -> None:
+    docs = ROOT / "docs"
+    pages = {
+        path.relative_to(docs).with_suffix("").as_posix()
+        for suffix in ("md", "rst")
+        for path in docs.rglob(f"*.{suffix}")
+    }
+    targets = {old: normpath(join(dirname(old), new.partition("#")[0])) for old, new in redirects()}
+    assert "units" in targets  # the table was found
+    assert {new for new in targets.values() if new.removesuffix(".html") not in pages} == set()
+    assert set(targets) & pages == set()
 
 
 @pytest.mark.full
 @pytest.mark.timeout(600)
 def test_a_page_that_has_moved_leads_to_its_new_place(site: Path) -> None:
-    config = (ROOT / "docs" / "conf.py").read_text("utf-8")
-    table = config.partition("\nredirects")[2].partition("\n\n")[0]
-    for old, new in re.findall(r'"([^"]+)": "([^"]+)"', table):
+    for old, new in redirects():
         assert new in (site / f"{old}.html").read_text("utf-8")
         assert (site / f"{old}.html").parent.joinpath(new.partition("#")[0]).exists(), old
 

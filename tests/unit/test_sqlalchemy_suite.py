@@ -69,7 +69,7 @@ def test_a_test_is_called_the_same_on_every_database(database: str) -> None:
 
 
 def test_the_docs_show_every_test_that_may_fail_with_its_reason() -> None:
-    shown = Path(__file__).parents[2].joinpath("docs/sqlalchemy-suite.md").read_text()
+    shown = Path(__file__).parents[2].joinpath("docs/contributing/sqlalchemy-suite.md").read_text()
     rows = [line.split(" | ") for line in shown.splitlines() if line.startswith("| `test/")]
 
     assert {test.strip("| `"): reason.strip(" |") for test, reason in rows} == differences()

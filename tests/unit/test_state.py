@@ -1,4 +1,4 @@
-"""All state that is kept outside of our own objects is listed in docs/state.md."""
+"""All state that is kept outside of our own objects is listed in docs/contributing/state.md."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import optilock
 
 PACKAGE = Path(optilock.__file__).parent
 FILES = sorted(PACKAGE.rglob("*.py"))
-PAGE = PACKAGE.parent / "docs" / "state.md"
+PAGE = PACKAGE.parent / "docs" / "contributing" / "state.md"
 #: Tools of people: what they keep is gone with their command.
 TOOLS = {"__init__", "alembic", "check", "cli", "old_paths", "pytest_plugin", "testing"}
 OURS = re.compile(r"_?optilock[._][\w.]*")

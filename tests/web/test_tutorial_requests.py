@@ -1,4 +1,4 @@
-"""The applications of docs/web.md as they are printed there, and requests of two clients."""
+"""The applications of docs/tutorial/web.md as they are printed, and requests of two clients."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fastapi.testclient import TestClient
 from sqlalchemy import Engine
 from sqlmodel import SQLModel
 
-PAGE = Path(__file__).parents[2] / "docs" / "web.md"
+PAGE = Path(__file__).parents[2] / "docs" / "tutorial" / "web.md"
 
 Program = Callable[[str, str], ModuleType]
 
@@ -132,7 +132,7 @@ def test_clients_of_the_flask_application_lose_no_edit(program: Program) -> None
 
 
 def test_clients_of_the_sqlmodel_application_lose_no_edit(program: Program) -> None:
-    SQLModel.metadata.clear()  # docs/web.md, run as a page, has the same table
+    SQLModel.metadata.clear()  # docs/tutorial/web.md, run as a page, has the same table
     heroes = program("SQLModel", "heroes").heroes
     with TestClient(heroes) as ada, TestClient(heroes) as bob:
         (item,) = ada.get("/heroes").json()

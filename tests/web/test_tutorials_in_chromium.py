@@ -1,4 +1,4 @@
-"""The applications of docs/web.md as they are printed there, and two people with a real browser.
+"""The applications of docs/tutorial/web.md as printed, and two people with a real browser.
 
 Whatever both do: after at most two presses of Save all edits are stored, and nothing is dropped
 that its author has not seen.
@@ -36,7 +36,7 @@ Opened = Callable[..., Page]
 def served(title: str, folder: Path) -> Iterator[str]:
     """The address of the page that the tutorial of this title has."""
     name, words, path = TUTORIALS[title]
-    page = (ROOT / "docs" / "web.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "tutorial" / "web.md").read_text(encoding="utf-8")
     code = page.split(f"\n## {title}\n")[1].split("```python\n")[1].split("```")[0]
     (folder / name).write_text(code)
     with served_by(*words, folder=folder) as port:

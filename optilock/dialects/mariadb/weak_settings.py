@@ -68,7 +68,8 @@ def node_of_a_cluster(server: Server) -> Iterator[Weakness]:
             "The server is a node of a Galera cluster (wsrep_on). Versions, touch(), and verify()"
             " with its UPDATE hold between nodes. Isolation levels, lock() and other locks of rows"
             " hold on one node only, and a conflict with another node is told at COMMIT.",
-            "See docs/deployments.md: use versions where you would lock, and units that run again.",
+            "See docs/how-to/operate/deployments.md: use versions where you would lock, and units"
+            " that run again.",
         )
 
 

@@ -1,6 +1,6 @@
 """Every order of two or three units that can differ, run on the real database and judged.
 
-``tests`` call :func:`assert_serializable`; ``docs/explore.md`` is the manual.
+``tests`` call :func:`assert_serializable`; ``docs/how-to/test/explore.md`` is the manual.
 
 ================  ==================================================================================
 calls             ``explore``, ``assert_serializable``, ``replay``

@@ -193,7 +193,7 @@ def test_a_key_of_texts_is_told_as_it_is_stored(sessions):
 
 @pytest.mark.engines("postgresql")
 def test_a_snapshot_that_is_older_than_the_handle_is_a_conflict(sessions):
-    """Of a name that was opened, or created, before: see docs/shares.md."""
+    """Of a name that was opened, or created, before: see docs/how-to/long-work/shares.md."""
     with sessions.begin() as session:
         shares.create(session, (Task, 1))
     with pytest.raises(ConcurrencyError), repeatable_read(sessions) as session:

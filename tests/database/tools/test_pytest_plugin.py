@@ -311,7 +311,7 @@ def test_the_fixtures_are_awaited_with_async_sessions(
 
 
 def test_the_examples_of_the_page_pass(project: Project) -> None:
-    page = Path(__file__).parents[3].joinpath("docs/testing.md").read_text()
+    page = Path(__file__).parents[3].joinpath("docs/how-to/test/testing.md").read_text()
     blocks = re.findall(r"```python\n(.*?)```", page, re.S)
     examples = "\n".join(blocks).replace("from models import Base, Page\n", "")
 
