@@ -133,16 +133,21 @@ def test_what_waits_outside_of_the_database_is_named(
     sessions: Any, run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(turns, "PATIENCE", 0.1)
-    never = threading.Event()
+    never, closed, pool = threading.Event(), threading.Event(), sessions.kw["bind"].pool
 
     def hang() -> None:
-        with sessions() as session:
-            session.get(Counter, 1)
-            never.wait(5)
+        try:
+            with sessions() as session:
+                session.get(Counter, 1)
+                never.wait(5)
+        finally:
+            closed.set()
 
     with pytest.raises(OutOfStep, match=r"hang did not go on within 0\.1 s after SELECT"):
         run(hang)
     never.set()
+    assert closed.wait(60)
+    pool.dispose()  # hang's connection came back after explore() had emptied it
 
 
 def test_the_clock_is_found_by_what_two_equal_orders_leave(sessions: Any, run: Any) -> None:

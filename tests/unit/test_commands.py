@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shlex
 import sqlite3
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -28,6 +30,13 @@ class Page(Versioned, Base):
 """
 
 
+@contextlib.contextmanager
+def changing(folder: Path) -> Iterator[sqlite3.Connection]:
+    """Closed afterwards: a connection's own block commits, and leaves it open."""
+    with contextlib.closing(sqlite3.connect(folder / "shop.db")) as connection, connection:
+        yield connection
+
+
 @pytest.fixture
 def shop(tmp_path: Path) -> Path:
     (tmp_path / "shop.py").write_text(MODELS)
@@ -47,7 +56,7 @@ class Loose(Base):
     others = relationship("Elsewhere")
 """
     )
-    with sqlite3.connect(tmp_path / "shop.db") as connection:
+    with changing(tmp_path) as connection:
         connection.execute("CREATE TABLE pages (id INTEGER PRIMARY KEY)")
         connection.execute("INSERT INTO pages VALUES (1)")
     return tmp_path
@@ -160,7 +169,7 @@ def test_a_dry_run_prints_sql_that_could_be_sent(shop):
 def test_a_roll_out_is_taken_back(shop):
     words = ("migrate", "pages", "--url", "sqlite:///shop.db", "--token", "unique", "--abort")
     assert "nothing to do" in optilock(shop, *words).stdout
-    with sqlite3.connect(shop / "shop.db") as connection:
+    with changing(shop) as connection:
         connection.execute("ALTER TABLE pages ADD COLUMN version CHAR(32)")
     done = optilock(shop, *words)
     assert (done.exit_code, "drop the column" in done.stdout) == (0, True), done.stderr
@@ -183,7 +192,7 @@ def test_the_command_that_check_names_settles_what_it_found(shop):
         + f"    views: Mapped[int | None]\n    __version_token__ = Unique('ver', column={names})\n"
         "    __version_guard__ = 'bump'\n    __version_ignore__ = ('views',)\n"
     )
-    with sqlite3.connect(shop / "shop.db") as connection:
+    with changing(shop) as connection:
         connection.execute("ALTER TABLE pages ADD COLUMN views INTEGER")
     url = ("--url", "sqlite:///shop.db")
     found = json.loads(optilock(shop, "check", "shop", *url, "--json").stdout)

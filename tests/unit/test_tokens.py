@@ -179,6 +179,7 @@ def test_two_writes_in_one_tick_differ() -> None:
             row.name = str(n)
             session.flush()
             assert row.version == late + datetime.timedelta(milliseconds=n)
+    engine.dispose()
 
 
 def test_a_core_update_moves_the_time_too() -> None:
@@ -191,6 +192,7 @@ def test_a_core_update_moves_the_time_too() -> None:
         before = connection.scalar(select(table.c.version))
         connection.execute(update(table).values(name="b"))
         assert connection.scalar(select(table.c.version)) > before
+    engine.dispose()
 
 
 def test_moments_are_compared_by_value_whatever_their_zone() -> None:
@@ -279,6 +281,7 @@ def session() -> Any:
     with watch(sessionmaker(engine))() as session:
         session.info["cls"] = cls
         yield session
+    engine.dispose()
 
 
 def test_an_insert_without_a_version_is_refused(session: Session) -> None:
@@ -318,6 +321,7 @@ def test_a_declared_default_gives_the_first_version() -> None:
         session.add(row := cls(id=1, name="a"))
         session.commit()
         assert isinstance(row.version, uuid.UUID)
+    engine.dispose()
 
 
 def test_bytes_are_compared_by_value() -> None:
@@ -332,6 +336,7 @@ def test_bytes_are_compared_by_value() -> None:
         row.name = "c"
         session.commit()
         assert row.version == b"\x00\x02"
+    engine.dispose()
 
 
 @pytest.mark.parametrize("wrong", [1, "uuid", uuid.uuid4])
@@ -454,6 +459,7 @@ def test_a_copy_of_the_table_moves_its_own_column() -> None:
     with engine.begin() as connection:
         connection.execute(insert(copied).values(id=1, name="a"))
         connection.execute(update(copied).values(name="b"))
+    engine.dispose()
 
 
 # -- attributes that are no plain columns ----------------------------------------------------------
@@ -494,7 +500,8 @@ def shape() -> Any:
     with Session(engine) as session, session.begin():
         session.add(Shape(id=1, name="a", point=Point(1, 2)))
     Shape.engine = engine
-    return Shape
+    yield Shape
+    engine.dispose()
 
 
 @contextlib.contextmanager
@@ -572,12 +579,14 @@ def sealed() -> Any:
     cls = doc(
         Hash("name"), note=mapped_column(String(10)), annotations={"note": Mapped[str | None]}
     )
-    with watch(sessionmaker(create_engine("sqlite://", poolclass=StaticPool)))() as session:
+    engine = create_engine("sqlite://", poolclass=StaticPool)
+    with watch(sessionmaker(engine))() as session:
         cls.metadata.create_all(session.connection())
         row = cls(id=1, name="a")
         session.add(row)
         session.flush()
         yield cls, session, row
+    engine.dispose()
 
 
 def test_a_version_that_is_made_from_values_moves_with_them_and_nothing_else(sealed) -> None:
@@ -724,6 +733,7 @@ def test_an_update_moves_the_version_or_is_refused(kind, moves, watches):
             session.execute(statement.values(version=kind().next(before)))
     with plain() as session:
         assert session.get_one(Page, 1).title == "theirs"
+    engine.dispose()
 
 
 def test_a_kind_whose_versions_nothing_moves_is_refused():

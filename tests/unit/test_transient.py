@@ -7,7 +7,9 @@ classes that stand in the driver's module and carry its attributes, as their doc
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sqlite3
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,7 +17,7 @@ from typing import Any
 import psycopg
 import pymysql  # type: ignore[import-untyped]
 import pytest
-from sqlalchemy import create_engine, text
+from sqlalchemy import Engine, create_engine, text
 from sqlalchemy.exc import (
     DBAPIError,
     IntegrityError,
@@ -432,7 +434,8 @@ def test_a_package_whose_name_only_begins_alike_is_another_driver(module: str) -
 class TestSQLiteItself:
     """Two connections to one file, the errors as the driver raises them."""
 
-    def engines(self, folder: Path, *, journal: str) -> Any:
+    @contextlib.contextmanager
+    def engines(self, folder: Path, *, journal: str) -> Iterator[tuple[Engine, Engine]]:
         url = f"sqlite:///{folder / 'x.db'}"
         first, second = (create_engine(url, connect_args={"timeout": 0}) for _ in range(2))
         with first.connect() as connection:
@@ -440,11 +443,16 @@ class TestSQLiteItself:
             connection.exec_driver_sql("CREATE TABLE t (v INTEGER UNIQUE)")
             connection.exec_driver_sql("INSERT INTO t VALUES (1)")
             connection.commit()
-        return first, second
+        yield first, second
+        first.dispose()
+        second.dispose()
 
     def test_a_write_over_an_old_snapshot_is_a_conflict(self, tmp_path: Path) -> None:
-        first, second = self.engines(tmp_path, journal="WAL")
-        with first.connect() as mine, second.begin() as other:
+        with (
+            self.engines(tmp_path, journal="WAL") as (first, second),
+            first.connect() as mine,
+            second.begin() as other,
+        ):
             mine.exec_driver_sql("BEGIN")
             mine.exec_driver_sql("SELECT v FROM t").all()
             other.exec_driver_sql("UPDATE t SET v = 2")
@@ -455,8 +463,11 @@ class TestSQLiteItself:
         assert cause_of(raised.value) is Cause.CONFLICT
 
     def test_a_busy_database_is_a_lock_timeout(self, tmp_path: Path) -> None:
-        first, second = self.engines(tmp_path, journal="DELETE")
-        with first.connect() as mine, second.connect() as other:
+        with (
+            self.engines(tmp_path, journal="DELETE") as (first, second),
+            first.connect() as mine,
+            second.connect() as other,
+        ):
             other.exec_driver_sql("BEGIN IMMEDIATE")
             with pytest.raises(OperationalError) as raised:
                 mine.exec_driver_sql("UPDATE t SET v = 3")
@@ -465,8 +476,11 @@ class TestSQLiteItself:
 
     def test_busy_at_commit_is_a_certain_rollback_and_transient(self, tmp_path: Path) -> None:
         """In rollback-journal mode a reader keeps COMMIT from its exclusive lock."""
-        first, second = self.engines(tmp_path, journal="DELETE")
-        with first.connect() as mine, second.connect() as reader:
+        with (
+            self.engines(tmp_path, journal="DELETE") as (first, second),
+            first.connect() as mine,
+            second.connect() as reader,
+        ):
             mine.execute(text("UPDATE t SET v = 3"))
             reader.exec_driver_sql("BEGIN")
             reader.exec_driver_sql("SELECT v FROM t").all()
@@ -478,8 +492,11 @@ class TestSQLiteItself:
         assert is_transient(raised.value)
 
     def test_a_unique_key_taken_is_neither(self, tmp_path: Path) -> None:
-        first, _ = self.engines(tmp_path, journal="WAL")
-        with first.connect() as mine, pytest.raises(IntegrityError) as raised:
+        with (
+            self.engines(tmp_path, journal="WAL") as (first, _),
+            first.connect() as mine,
+            pytest.raises(IntegrityError) as raised,
+        ):
             mine.exec_driver_sql("INSERT INTO t VALUES (1)")
 
         assert cause_of(raised.value) is Cause.OTHER

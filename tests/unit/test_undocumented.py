@@ -669,6 +669,7 @@ def test_who_fetches_rows_a_few_at_a_time_is_known(streams):
     finally:
         del type(dialect).execution_ctx_cls.create_server_side_cursor
     assert found == [streams]
+    engine.dispose()
 
 
 # -- what is asked of a release by the first watch() -----------------------------------------------

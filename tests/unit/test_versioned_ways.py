@@ -349,6 +349,7 @@ def test_a_stale_delete_is_told_though_the_class_wants_no_deletes_confirmed() ->
         session.delete(doc)
         with pytest.raises(StaleDataError):
             session.commit()
+    engine.dispose()
 
 
 def test_a_key_that_only_the_mapper_knows_is_enough() -> None:
@@ -388,6 +389,7 @@ def test_reflected_tables_work() -> None:
 
     Automap.prepare(autoload_with=engine)
     assert is_protected(Again, Automap.metadata)
+    engine.dispose()
 
 
 # -- inheritance -----------------------------------------------------------------------------------
@@ -543,3 +545,4 @@ def test_alembic_sees_the_column() -> None:
         connection.execute(text("DROP TABLE docs"))
         Base.metadata.create_all(connection)
         assert compare_metadata(MigrationContext.configure(connection), Base.metadata) == []
+    engine.dispose()

@@ -248,6 +248,7 @@ def test_the_answer_to_a_bad_body_says_what_is_wrong_with_it(call: Any, says: st
     assert says in told["detail"]
     assert told["detail"].endswith("Nothing was stored.")
     assert copied == told
+    engine.dispose()
 
 
 class Sized(Versioned, Base):

@@ -115,11 +115,13 @@ def _one(
 def _tables_of(url: str) -> Iterator[Engine]:
     """Make the engine of the parent; the demo's tables are dropped afterwards in every case."""
     engine = open_engine(url)
-    _refuse_without_tables(engine)
     try:
-        yield engine
+        _refuse_without_tables(engine)
+        try:
+            yield engine
+        finally:
+            Base.metadata.drop_all(engine)
     finally:
-        Base.metadata.drop_all(engine)
         engine.dispose()
 
 
