@@ -122,8 +122,12 @@ def _file(path: Path) -> Engine:
     url = URL.create("sqlite", database=str(path.absolute()))
     waits = {"timeout": _WAIT_FOR_LOCK}
     engine = create_engine(url, connect_args=waits, hide_parameters=True)
-    with engine.connect() as connection:
-        connection.exec_driver_sql("PRAGMA journal_mode=WAL")
+    try:
+        with engine.connect() as connection:
+            connection.exec_driver_sql("PRAGMA journal_mode=WAL")
+    except BaseException:
+        engine.dispose()
+        raise
     return engine
 
 

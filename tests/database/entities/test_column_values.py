@@ -267,6 +267,13 @@ def _uuid(value: Any) -> str:
     return str(value).replace("-", "")
 
 
+#: sqlite3 still writes a date into a column of text, and warns of it since Python 3.12.
+dates_as_text = pytest.mark.filterwarnings(
+    "ignore:The default date(time)? adapter is deprecated:DeprecationWarning"
+)
+
+
+@dates_as_text
 def test_every_value_is_stored_right_or_refused(engine: Engine) -> None:
     Base.metadata.create_all(engine)
     with Session(engine) as session:
@@ -274,6 +281,7 @@ def test_every_value_is_stored_right_or_refused(engine: Engine) -> None:
     Base.metadata.drop_all(engine)
 
 
+@dates_as_text
 @pytest.mark.anyio
 async def test_every_value_is_stored_right_or_refused_in_async_sessions(
     async_engine: AsyncEngine,
