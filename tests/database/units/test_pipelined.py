@@ -212,6 +212,7 @@ def test_another_driver_behind_get_bind_is_refused_when_it_connects(account, far
     unit = UnitOfWork(sessionmaker(class_=Routed), pipelined=True)
     with pytest.raises(ConfigurationError, match="pysqlite"), unit as session:
         session.execute(text("SELECT 1"))
+    sqlite.dispose()
 
 
 def test_an_engine_that_sends_no_rollback_is_refused(database) -> None:
