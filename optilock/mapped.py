@@ -294,7 +294,7 @@ class Facts:
 
     @cached_property
     def table_if_any(self) -> sa.Table | None:
-        """That table; ``None`` where the class is mapped to a SELECT that hides it."""
+        """The same table; ``None`` if the class is mapped to a SELECT that hides it."""
         table: Any = getattr(self.version, "table", None)
         table = self.mapper.base_mapper.local_table if self.version is None else table
         return table if isinstance(table, sa.Table) else None
@@ -307,7 +307,7 @@ class Facts:
 
     @cached_property
     def locked_in(self) -> sa.Table | None:
-        """That table, if a query for the class may name it in its FOR UPDATE."""
+        """The same table, if a query for the class may name it in its FOR UPDATE."""
         table = self.table_if_any
         return table if table in always_there(self.mapper.selectable) else None
 

@@ -135,7 +135,7 @@ def _in_utc(at: datetime) -> datetime:
 def without_handled(error: BaseException, handled: BaseException | None) -> BaseException:
     """``error`` for a log, without the error that was being handled when it was raised.
 
-    That one is told elsewhere, and where it is a driver's it quotes the values of a statement.
+    That one is reported elsewhere, and a driver's error quotes the values of a statement.
     """
     one: BaseException | None = error
     while one is not None and one is not handled:
@@ -178,12 +178,12 @@ def describe_changes(
     Of a value that was never read it is unknown whether the other side has changed it. Of
     attributes that belong together one side may have changed one, and the other side another.
     """
-    said: dict[str, list[str]] = {"both": [], "we": [], "they": [], "nobody knows": []}
+    said: dict[str, list[str]] = {"both": [], "we": [], "they": [], "unknown": []}
     for name in sorted(names):
         if name not in ours:
             said["they"].append(name)
         elif name not in original:
-            said["nobody knows"].append(name)
+            said["unknown"].append(name)
         else:
             same = name in stored and is_equal(original[name], stored[name])
             said["we" if same else "both"].append(name)
@@ -192,12 +192,12 @@ def describe_changes(
     parts += [f"we changed {mine}"] if mine else []
     parts += [f"the other side changed {theirs}, which belongs together with it"] if theirs else []
     if unknown:
-        parts.append(f"we changed {unknown}, and what was there before is not known to us")
+        parts.append(f"we changed {unknown}, whose earlier value is unknown")
     return "; ".join(parts)
 
 
 def is_equal(a: Any, b: Any) -> bool:
-    """Are two values of an entry equal? NaN is itself; what cannot be compared (arrays) is not."""
+    """Return whether an entry's values are equal. NaN equals itself; incomparable arrays do not."""
     try:
         return bool(mark_nan(a) == mark_nan(b))
     except Exception:  # whatever a type of the application raises

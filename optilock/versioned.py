@@ -130,7 +130,7 @@ class Versioned:
     ``__on_conflict__``
         the resolver for rows of this class, unless the unit of work names one
     ``__on_delete__``
-        how strict a delete is, unless the unit of work says so: ``OnDelete.IGNORE_GONE``
+        how strict a delete is, unless the unit of work sets it: ``OnDelete.IGNORE_GONE``
     ``__version_guard__``
         the reaction of a trigger to an UPDATE by another program that leaves the version as it was:
         ``"bump"`` moves the version, ``"reject"`` refuses the UPDATE; migrations create the trigger
@@ -250,7 +250,7 @@ def _token_column(mapper: Mapper[Any], cls: type[Any], table: Table, token: Toke
     if token.name in table.columns:
         raise ConfigurationError(
             f"{cls.__name__}: {token.name!r} is the column {table.columns[token.name].name!r}, but"
-            f" __version_token__ says column {name!r}: write __version_token__ ="
+            f" __version_token__ names column {name!r}: write __version_token__ ="
             f" {kind}(name={token.name!r}, column={table.columns[token.name].name!r})."
         )
     column = token.new_column()

@@ -17,8 +17,8 @@ and run its programs in that user's name.)
 A holder that is killed stops nothing, so another program waits for its end, stops the server
 and removes its folder (:mod:`optilock_apps.keeper`).
 
-Without the program the error is ``ServerMissing``, and says how to get it. Nothing of it is kept:
-use these servers for data that a crash may take.
+Without the program they raise ``ServerMissing``, which explains how to install it. The data is not
+kept: use these servers only for data that a crash may destroy.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _LOG = "programs.log"
 
 
 class ServerMissing(OptilockError):
-    """The server's program is not installed; the message says how to get it."""
+    """The server's program is not installed; the message explains how to install it."""
 
 
 @dataclass(frozen=True)
@@ -154,7 +154,7 @@ def account_for(name: str, *unprivileged: str) -> Iterator[Account]:
 
 def _user(name: str) -> tuple[int, int] | None:
     """Return the numbers of a user and its group, or ``None`` if there is no such user."""
-    import pwd  # not on Windows, where nobody is root
+    import pwd  # not on Windows, which has no root
 
     try:
         found = pwd.getpwnam(name)

@@ -258,7 +258,7 @@ def check_rows(connection: sa.Connection, seen: Iterable[CheckedTable]) -> Itera
 
 def _questions(seen: CheckedTable) -> Iterator[_Question]:
     if seen.version is None:
-        return  # the table's check says so
+        return  # the table's check reports it
     name, token, column = seen.version
     if column.nullable:
         yield _Question(name, _missing(token), lambda number: _null_versions(seen, name, number))

@@ -106,8 +106,8 @@ def types_of_columns(seen: CheckedTable) -> Iterator[Finding]:
             yield error(
                 "type",
                 seen.of(column),
-                f"The table has {found.type.upper()}, and the mapping says {column.type!r}: values"
-                " are refused, or changed on their way, and then never equal to what was read.",
+                f"The table has {found.type.upper()}, and the mapping {column.type!r}: values are"
+                " refused, or changed on their way, and then never equal to the values read.",
                 "Migrate the column (op.alter_column, which autogenerate writes with"
                 " compare_type), or change the mapping.",
             )

@@ -139,8 +139,8 @@ def _foreign(seen: CheckedTable, one: Found, found: Assignment) -> Finding:
     return error(
         "foreign-trigger",
         f"{seen.name}.{one.name}",
-        f"A trigger that is not optilock's sets the version in an UPDATE ({found.text}): what is"
-        " stored then is not what was written. A version that stays, or comes again, lets others"
+        f"A trigger that is not optilock's sets the version in an UPDATE ({found.text}), so another"
+        " version is stored than was written. A version that stays, or comes again, lets others"
         " overwrite unseen; another one makes the writer's next write conflict with itself.",
         "Take the assignment out of the trigger, or drop it (op.execute('DROP TRIGGER …')). To"
         " move the version, use __version_guard__ or RowVersion().",
@@ -180,8 +180,8 @@ def _compared(
         code = "trigger-off"
         message = f"The trigger {there.name} of {what} is switched off, or fires for replicas only:"
         message += f" {harm}."
-        advice = f"ALTER TABLE {seen.name} ENABLE TRIGGER {there.name}; and find out who switched"
-        advice += " it off."
+        advice = f"ALTER TABLE {seen.name} ENABLE TRIGGER {there.name}; and find the program that"
+        advice += " switched it off."
     elif there.source is None:
         yield _unreadable(seen, there)
         return

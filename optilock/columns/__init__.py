@@ -1,4 +1,4 @@
-"""What columns can hold of what a client sends: keys, values of a body, versions in an ETag.
+"""A client's keys, values of a body and versions in an ETag, checked against columns.
 
 :mod:`~optilock.columns.values` checks values of a body against the type of their column, within the
 limits of each database.

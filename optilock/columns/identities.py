@@ -93,7 +93,7 @@ def has_one_spelling(mapper: Mapper[Any]) -> bool:
 
 
 def is_of_texts(mapper: Mapper[Any]) -> bool:
-    """Is it, if not so, made of texts? Those whose tags are the same are the same."""
+    """Return whether all key columns are exact or texts: equal ETags then mean equal keys."""
     kinds = (kind for one in _kinds(mapper) for kind in _forms(one))
     return all(isinstance(kind, (*_EXACT, sa.String)) for kind in kinds)
 
@@ -155,7 +155,7 @@ def _read_as(kind: TypeEngine[Any], value: Any) -> Any:
 
 
 def _decorated(kind: TypeDecorator[Any], value: Any) -> Any:
-    """What the type makes of it, read, and back."""
+    """Return the value as the type writes and reads it."""
     if type(kind).bind_processor is not TypeDecorator.bind_processor:
         return value
     try:

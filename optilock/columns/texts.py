@@ -98,7 +98,7 @@ def _number_text(value: Decimal) -> str:
     """
     sign, digits, exponent = value.as_tuple()
     if not value or not isinstance(exponent, int):
-        return f"{value:f}" if value else "0"  # NaN and its like; -0 is 0
+        return f"{value:f}" if value else "0"  # NaN, infinities; -0 is 0
     text = "".join(map(str, digits)).rstrip("0")
     exponent += len(digits) - len(text)
     if abs(exponent) > _MOST:

@@ -34,34 +34,34 @@ class Limits:
 
     #: Bits of a small integer, an integer, and a big one.
     bits: tuple[int, int, int] = (16, 32, 64)
-    #: Is the text of a number, or of a moment, taken for that, and a number for a text?
+    #: Whether the text of a number or a time counts as that, and a number as a text.
     converts: bool = False
     #: Types that are accepted as a text.
     as_text: tuple[type, ...] = ()
     #: Columns of numbers that take True for 1.
     bools: tuple[type[TypeEngine[Any]], ...] = ()
     no_bools: tuple[type[TypeEngine[Any]], ...] = ()
-    #: Is a Decimal taken for a whole number, and "7.0" as well?
+    #: Whether a Decimal counts as a whole number, and "7.0" as well.
     decimals: bool = False
     decimal_text: bool = False
     nan: bool = False
     infinity: bool = False
-    #: Digits, and those of the fraction, of a Numeric that names none; is the number looked at?
+    #: Digits, and those of the fraction, of a Numeric that names none; whether they are checked.
     digits: tuple[int, int] | None = None
     counts_digits: bool = True
     most_digits: int = 65
     #: The name of a float of single precision; None: there is none.
     single: str | None = None
-    #: Is the length of a text looked at?
+    #: Whether the length of a text is checked.
     lengths: bool = True
     nul: bool = False
-    #: Is a number of more than 64 bits taken for a text?
+    #: Whether a number of more than 64 bits counts as a text.
     long_numbers: bool = True
     #: How many bytes a column of this type holds.
     octets: Callable[[TypeEngine[Any], sa.Dialect], int | None] | None = None
-    #: Is the offset of a moment taken that is written as text?
+    #: Whether a time's offset is accepted in a text.
     offsets: bool = False
-    #: Has a moment to have a zone exactly where the column has one?
+    #: Whether a time must have a zone exactly if the column has one.
     zones: bool = False
     json_nan: bool = False
     json_surrogates: bool = False

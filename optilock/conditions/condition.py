@@ -66,7 +66,7 @@ class Condition:
     A subclass has a ``clause``, and an ``explain`` for a row that fails it.
     """
 
-    #: Does SQL decide as exactly as it must? Otherwise rows are looked at before they are written.
+    #: Whether SQL decides exactly. Otherwise rows are looked at before they are written.
     exact: ClassVar[bool] = True
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -126,8 +126,8 @@ class Condition:
 _SAID = {
     "clause": "def clause(self, given), which returns SQL such as"
     ' self.column == given("holder", self.column.type)',
-    "explain": "def explain(self, entry), which returns the exception for a row of which it is not"
-    " true, or None if that is a conflict which resolvers may settle",
+    "explain": "def explain(self, entry), which returns the exception for a row that fails it, or"
+    " None if that is a conflict which resolvers may settle",
 }
 
 

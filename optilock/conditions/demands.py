@@ -55,10 +55,10 @@ from optilock.undocumented.mappers import keep_with_mapping
 
 Conditions = tuple[Condition, ...]
 Rows = dict[Identity, Mapping[str, Any]]
-#: A shape under conditions, the values of rows that have none of their own, and those of others.
+#: A shape with the demands, the default parameters, and the parameters by row.
 _Under = tuple[Shape, Mapping[str, Any], Rows | None]
-#: A shape under conditions, the values of rows that have none of their own, can a row have some,
-#: and the parameter of the key if that is one column; by the shape, and: has no row of it some?
+#: A shape with the demands, the default parameters, whether rows may have their own, and the
+#: parameter of a key of one column; by the shape, and whether no row of it has its own.
 _Alike = dict[tuple[Shape, bool], tuple[Shape, Mapping[str, Any], bool, str | None]]
 
 
@@ -79,13 +79,13 @@ class Demand:
         return False
 
 
-#: What classes demand of every session.
+#: Demands of classes on every session.
 _standing: list[Demand] = []
 
 
-#: Of a mapper whose classes are not concerned: the demands that have said so. Asked for each row.
+#: Of a mapper whose classes are not concerned: the demands that do not apply. Read for each row.
 FREE = "optilock_free"
-#: Of a mapper with a hierarchy of its own: its shapes under what always stands, for each row, too.
+#: Of a mapper with its own hierarchy: its shapes with the standing demands. Read for each row.
 _UNDER = "optilock_under"
 _NOTHING: _Alike = {}
 
@@ -187,7 +187,7 @@ class Demands:
     def conditions_for(
         self, mapper: Mapper[Any], table: Any = None, *, deleting: bool = False
     ) -> Conditions:
-        """The conditions on rows of the class; as a statement of ``table`` says them."""
+        """Return the conditions on rows of the class, written for a statement of ``table``."""
         if not self._all and not self._rows:  # the one of all sessions, which keeps no classes
             return _standing_on(mapper, table, deleting=deleting, given=False)
         found = self._on.get((mapper, table, deleting))
@@ -217,11 +217,11 @@ class Demands:
         return found
 
     def may_concern_table(self, table: Any) -> bool:
-        """May anything be demanded of rows of the table? A look that costs little."""
+        """Return whether a demand may concern rows of the table. A cheap check."""
         return bool(self._all) or table.name.lower() in _standing_tables().names
 
     def may_be_named_in(self, sql: str) -> bool:
-        """May such a table be named in the text? A look that costs little."""
+        """Return whether the text may name such a table. A cheap check."""
         return bool(self._all) or _standing_tables().anywhere.search(sql) is not None
 
     def cached_with_demands(self, write: Write) -> Write | None:
@@ -360,7 +360,7 @@ class _InOtherTables(Condition):
 
 
 def _condition_of(demand: Demand, mapper: Mapper[Any]) -> Condition | None:
-    """What it demands of rows of the class; asked once a class.
+    """Return the demand's condition on rows of the class; called once per class.
 
     Raises:
         ConfigurationError: it is no condition, or one that nothing could be kept by.

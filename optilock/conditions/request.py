@@ -271,7 +271,7 @@ class Request:
                 self.sent = {name: sent[name] for name in _OF_WRITES if name in sent}
                 if MATCH in sent or date(sent.get(UNMODIFIED, "")) is None:
                     self.sent.pop(UNMODIFIED, None)  # to be ignored (section 13.1.4)
-        #: Was its condition compared?
+        #: Whether its condition was compared.
         self.compared = False
         if self.sent and not conditions_possible:
             _there_may_be()
@@ -292,7 +292,7 @@ _here: ContextVar[Request | None] = ContextVar("optilock_request", default=None)
 _finders: list[Callable[[], Request | None]] = []
 
 
-#: May a request with a condition be served? A look that is no call of Python.
+#: Whether a request with a condition may be served. To read it is no call of Python.
 conditions_possible: list[bool] = []
 #: Called before the first request with a condition may be served.
 _first: list[Callable[[], None]] = []
@@ -323,7 +323,7 @@ def current_request() -> Request | None:
 
 
 def register_finder(find: Callable[[], Request | None]) -> None:
-    """From here on, ask ``find`` for the request where :func:`serving` says nothing."""
+    """Call ``find`` for the request from now on, if :func:`serving` has set none."""
     if find not in _finders:
         _finders.append(find)
         _there_may_be()

@@ -51,7 +51,7 @@ class Write(NamedTuple):
         return shape.version_alone
 
     def failed(self, seen: Sequence[Any]) -> tuple[Condition, ...]:
-        """The conditions that are not true of a row of which this was seen."""
+        """Return the conditions that are false for a row with these seen values."""
         return failed_conditions(self.shape.conditions, self.params, seen)
 
     def places(self) -> list[Place]:
@@ -69,11 +69,11 @@ write_of: Callable[[tuple[Shape, Params]], Write] = partial(tuple.__new__, Write
 
 
 class SingleWrite(NamedTuple):
-    """How a single row is written, and what the answer says."""
+    """How a single row is written, and how its answer is read."""
 
     statement: Any
     params: Params
-    #: Was it written?
+    #: Whether it was written.
     written: Callable[[CursorResult[Any]], bool]
 
     @classmethod
@@ -101,7 +101,7 @@ class Lost(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Shape:
-    """What the writes of one statement and one set of parameter names have in common."""
+    """The common form of all writes with one statement and one set of parameter names."""
 
     statement: Update | Delete
     table: Table
@@ -137,7 +137,7 @@ class Shape:
 
     #: Columns that are set to an expression for the version's sake alone.
     touches: tuple[Column[Any], ...] = ()
-    #: Rows of which this is the same object are sent together.
+    #: Rows with the same object here are sent together.
     group: Any = None
     #: The same without what a session demands.
     bare: Shape | None = None
@@ -220,7 +220,7 @@ class Shape:
         return dict.fromkeys(map(parameter_name, self.row_parameters))
 
     def extra_values(self, given: Given) -> dict[Column[Any], ColumnElement[Any]]:
-        """What else the demanded conditions set."""
+        """Return the values that the demanded conditions set in addition."""
         return {} if self.deletes else _extra_values(self.demanded, given)
 
     @cached_property

@@ -20,7 +20,7 @@ switch          from autocommit into a transaction, once; the effects of a state
 transient       errors after which another run may succeed
 engines         an engine from a URL, and work done on a sync or an async engine
 commands        the engine of a command's --url, and the exit codes of commands
-known_by_codes  engines of which only the codes of their errors are known
+known_by_codes  engines that are known by their error codes alone
 ==============  ====================================================================================
 
 An engine with more than codes has a folder: ``postgresql``, ``mariadb``, ``sqlite``. Its

@@ -1,4 +1,4 @@
-"""What differs between databases, as one class: each engine's file overrides what differs."""
+"""The differences between databases, as one class: each engine's file overrides its own."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ class Database(RowLocks, Values, Waits):
         """``key IN (…)``, so that a lock takes these rows and no other."""
         return rows_with_keys(columns, keys)
 
-    #: Conditions that every row fulfils: who judges them waits only briefly for locks from then on.
+    #: Conditions that every row fulfils; after them, a statement waits only briefly for locks.
     #: None where the database finds a deadlock as soon as there is one.
     brief_waits: tuple[Condition, ...] = ()
 
@@ -132,12 +132,12 @@ class Database(RowLocks, Values, Waits):
     def all_or_error(self, writes: list[Write], dialect: sa.Dialect) -> tuple[Any, Params] | None:
         """One statement that writes all of these rows of a table, or raises an error.
 
-        ``None`` where there is none. :meth:`is_miss` tells the error from others.
+        ``None`` where there is none. :meth:`is_miss` recognises the error.
         """
         return None
 
     def unwrapped(self) -> tuple[type[Exception], ...]:
-        """What a driver that is installed raises for a failed connect, and SQLAlchemy lets go."""
+        """Return an installed driver's errors of a failed connect that SQLAlchemy does not wrap."""
         return ()
 
     def is_miss(self, error: BaseException) -> bool:
@@ -156,12 +156,12 @@ class Database(RowLocks, Values, Waits):
     # -- what a client sends ---------------------------------------------------------------------
 
     def limits(self, dialect: sa.Dialect) -> Limits:
-        """What its columns can hold of that, over this dialect."""
+        """Return the limits of its columns, over this dialect."""
         return _UNKNOWN
 
     # -- one row by its key (asked by optilock.watched.statements) ---------------------------------
 
-    #: Is what an UPDATE with RETURNING writes stored, whether or not somebody reads its rows?
+    #: Whether an UPDATE with RETURNING is stored even if its rows are not read.
     stores_before_rows_are_read: bool = True
 
     def telling(self, value: sa.ColumnElement[Any]) -> sa.ColumnElement[Any] | None:
@@ -176,7 +176,7 @@ class Database(RowLocks, Values, Waits):
         return self.insert_unless(table)
 
     def insert_unless(self, table: sa.Table) -> sa.Insert | None:
-        """An INSERT that leaves a row with the same key alone, and says so by writing none.
+        """An INSERT that writes nothing if a row with the same key exists.
 
         ``None``: there is no such thing, and a plain INSERT is an error then.
         """
@@ -194,12 +194,12 @@ class Database(RowLocks, Values, Waits):
             " and where it raises AlreadyExists, replace() or merge(). Nothing was sent."
         )
 
-    #: Does an upsert change the row that has the same value in any unique column?
+    #: Whether an upsert changes the row with the same value in any unique column.
     upserts_by_any_key: bool = False
 
     # -- versions that the database makes (asked by optilock.mapping.triggers) -----------------
 
-    #: Does RETURNING show the row as it was before an AFTER trigger changed it?
+    #: Whether RETURNING shows the row from before an AFTER trigger changed it.
     returns_before_triggers: bool = False
 
     def version_trigger(self, names: Names) -> TriggerDDL | None:
@@ -216,18 +216,18 @@ class Database(RowLocks, Values, Waits):
         """Bring the transaction that has just begun to ``level``, and ask whether it is there.
 
         Raises:
-            ConfigurationError: the server says that another level is in force.
+            ConfigurationError: the server reports another level.
         """
         found = connection.get_isolation_level().upper()
         if found != level:
             raise ConfigurationError(
-                f"the transaction should run at {level}, but {connection.dialect.name} says"
+                f"the transaction should run at {level}, but {connection.dialect.name} reports"
                 f" {found}: something else sets the level of this connection (an event listener, or"
                 " isolation_level in the execution options of the session); remove it."
             )
 
     def take_snapshot(self, connection: sa.Connection, level: str, *, read_only: bool) -> None:
-        """What the unit reads from here on is as it is now, where :meth:`begin_at` has not done it.
+        """Take the unit's snapshot now, where :meth:`begin_at` has not done it.
 
         A server does so with the first statement of the unit.
         """
@@ -254,10 +254,10 @@ class Database(RowLocks, Values, Waits):
     ) -> Any:
         """BEGIN goes with the first statement; what sends COMMIT with the last writes.
 
-        ``None``: the transaction has begun already. An ``interruptible`` unit may be told to stop
-        at any time, and cannot while it waits for these. With ``note_trip``, which gets the time of
-        a trip, COMMIT goes along only where a plain unit would store the same. Asked if the driver
-        is not refused.
+        ``None``: the transaction has begun already. An ``interruptible`` unit may be cancelled at
+        any time, but not while it waits for these. With ``note_trip``, which gets the time of a
+        trip, COMMIT goes along only where a plain unit would store the same. Asked if the driver is
+        not refused.
         """
         return None
 
@@ -282,20 +282,20 @@ class Database(RowLocks, Values, Waits):
         """
         raise NotImplementedError(connection.dialect.name)
 
-    #: May an error at a statement end the transaction, or leave one that only rolls back? Without
-    #: it none of the next three is asked for.
+    #: Whether a statement's error may end the transaction, or leave one that can only roll back.
+    #: Without it none of the next three is read.
     errors_end: bool = False
 
     def transaction_failed(self, connection: sa.Connection) -> bool:
         """Return whether COMMIT would silently roll back, after an error in the transaction."""
         return False
 
-    #: Does COMMIT roll back after an error earlier in the transaction, and say nothing?
+    #: Whether COMMIT silently rolls back after an error earlier in the transaction.
     commits_in_silence: bool = False
-    #: Does an error at RELEASE leave a transaction that goes nowhere but to ROLLBACK?
+    #: Whether an error at RELEASE leaves a transaction that can only roll back.
     release_may_fail_all: bool = False
-    #: Is there an error with which the database rolls back the *whole* transaction, and takes the
-    #: next statement as the first of another one?
+    #: Whether some errors make the database roll back the *whole* transaction, and treat the next
+    #: statement as the first of another one.
     ends_transactions: bool = False
 
     def ends_transaction(self, error: BaseException) -> bool:
@@ -307,7 +307,7 @@ class Database(RowLocks, Values, Waits):
     def locks_are_local(self, connection: sa.Connection) -> bool:
         """Return whether a row that is locked here is free on other servers that write it.
 
-        Then a conflict with them is told at COMMIT. It is found out once for an engine.
+        COMMIT then reports a conflict with them. This is checked once for an engine.
         """
         return False
 
@@ -337,7 +337,7 @@ class Database(RowLocks, Values, Waits):
     guard_triggers: type[GuardTriggers] = GuardTriggers
     #: How other programs' writes move scopes.
     scope_triggers: type[ScopeTriggers] = ScopeTriggers
-    #: Do triggers fire for rows that a foreign key changes (``ON DELETE SET NULL``)?
+    #: Whether triggers fire for rows that a foreign key changes (``ON DELETE SET NULL``).
     cascades_fire_triggers: bool = True
 
     def announce_no_bump(self, connection: sa.Connection, *, on: bool) -> None:
@@ -353,7 +353,7 @@ class Database(RowLocks, Values, Waits):
         """The statement for the database's own client, if that would cut it at a ``;``."""
         return None
 
-    #: Does ``ALTER TABLE`` of Alembic's batch mode make the table anew, without its triggers?
+    #: Whether ``ALTER TABLE`` of Alembic's batch mode rebuilds the table, without its triggers.
     batch_makes_anew: bool = False
 
     #: How a version is put on a table that is alive.
@@ -403,13 +403,13 @@ class Database(RowLocks, Values, Waits):
         """Foreign keys of a schema that change rows behind the back of the row's triggers."""
         return []
 
-    #: Do two names of columns that differ in case only name two columns?
+    #: Whether names that only differ in case are names of two columns.
     cased_columns: bool = True
-    #: Does a column keep values of its own type only?
+    #: Whether a column only keeps values of its own type.
     keeps_types: bool = True
 
     def catalogue(self, connection: sa.Connection, schema: str | None) -> Catalogue:
-        """What there is in a schema; without one, where a statement looks for a name."""
+        """Return a schema's catalogue; without one, that of the schemas where names are found."""
         return Catalogue(connection, schema, self.cased_columns)
 
 

@@ -46,15 +46,15 @@ class StoredColumn:
     nullable: bool
     #: SQL of what an INSERT gives it that does not name it.
     default: str | None = None
-    #: Does it follow from other columns?
+    #: Whether it follows from other columns.
     generated: bool = False
-    #: Is it numbered by the database?
+    #: Whether the database numbers it.
     numbered: bool = False
-    #: Does the database change it in every UPDATE that does not name it?
+    #: Whether the database changes it in every UPDATE that does not name it.
     moves_by_itself: bool = False
     #: The collation, or the type, that takes texts for the same that are not.
     lax: str | None = None
-    #: Is it a column of a view that no UPDATE can set?
+    #: Whether it is a column of a view that no UPDATE can set.
     fixed: bool = False
 
     @property
@@ -87,11 +87,11 @@ class StoredTable:
     #: The statements that fail, or that count no rows, as it is a view: ``UPDATE``, ``DELETE``.
     refuses: tuple[str, ...] = ()
     cased: bool = True
-    #: What the database itself says against it.
+    #: The database's own objection to it.
     weaknesses: tuple[Weakness, ...] = ()
 
     def column(self, name: str) -> StoredColumn | None:
-        """What there is of a column of that name."""
+        """Return the stored column with that name."""
         return self.columns.get(self.cased_as(name))
 
     def cased_as(self, name: str) -> str:
@@ -114,7 +114,7 @@ class Catalogue:
     at_once: int = field(default=500, kw_only=True)
 
     def tables(self, names: Iterable[str]) -> dict[str, StoredTable]:
-        """Those of ``names`` that are there."""
+        """Return the existing tables among ``names``."""
         wanted = sorted(set(names))
         found: dict[str, StoredTable] = {}
         for start in range(0, len(wanted), self.at_once):

@@ -1,6 +1,6 @@
 """Why a database ended a statement or a transaction, in one word for every engine.
 
-The driver says which database it is, and then only its codes count (:class:`ErrorCodes`).
+The driver determines the database, and then only its codes count (:class:`ErrorCodes`).
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from optilock.undocumented.connections import is_raised_while_connecting
 
 
 class Cause(Enum):
-    """What a driver's error says about the transaction it came from."""
+    """The effect of a driver's error on its transaction."""
 
     #: The change that another transaction committed ended ours: it read what is no longer true.
     CONFLICT = "conflict"
     #: Transactions waited for each other, and ours was chosen to give way.
     DEADLOCK = "deadlock"
-    #: Somebody else held the lock for longer than we were willing to wait.
+    #: Another transaction held the lock for longer than the wait allowed.
     LOCK_TIMEOUT = "lock timeout"
     #: There is no connection any more. Before COMMIT was sent that is a rollback.
     CONNECTION_LOST = "connection lost"
     #: A table was altered after the driver, or the snapshot, had looked at it: look again.
     ALTERED_TABLE = "altered table"
-    #: The database itself says that it does not know whether the work is stored.
+    #: The database itself reports that it does not know whether the work is stored.
     UNKNOWN_OUTCOME = "unknown outcome"
     #: Anything else: running the same work again would end the same way.
     OTHER = "other"
@@ -60,7 +60,7 @@ def is_raised_by(error: BaseException, drivers: tuple[str, ...]) -> bool:
 
 
 class ErrorCodes:
-    """What the errors of one engine's drivers mean."""
+    """The causes of one engine's errors, by their codes."""
 
     #: Packages of the drivers whose errors this class answers for.
     drivers: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""What the commands that work on a database share: the engine of ``--url``, and exit codes."""
+"""Shared parts of commands that use a database: the engine of ``--url``, and exit codes."""
 
 from __future__ import annotations
 

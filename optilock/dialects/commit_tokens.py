@@ -91,7 +91,7 @@ def name_of_table(connection: Connection) -> str:
 
 
 class _Asked(Protocol):
-    """What the statements ask of the class of a database."""
+    """The methods of a database's class that the statements need."""
 
     @property
     def sql_functions(self) -> Mapping[type[DatabaseFunction], str]: ...

@@ -7,28 +7,28 @@ is thrown away.
 
 **Ended early.** MariaDB answers some errors by rolling back the *whole* transaction and then takes
 the next statement as the first of a new one. A program that swallows such an error would commit the
-second half of its work. So SQLAlchemy is told that the transaction is over: it refuses every
-further statement and COMMIT on that connection until the transaction is rolled back. The error is
-remembered for as long, and a unit of work asks for it before COMMIT.
+second half of its work. So optilock reports the transaction's end to SQLAlchemy, which then refuses
+every further statement and COMMIT on that connection until the rollback. The error is kept until
+then, and a unit of work checks for it before COMMIT.
 
 The savepoints of the transaction are gone as well. Rolling back to one would fail with an error of
-its own, which hides the cause (1305, "SAVEPOINT does not exist"). So inside a savepoint SQLAlchemy
-is told that the connection is lost: it sends nothing more on it, and throws it away.
+its own, which hides the cause (1305, "SAVEPOINT does not exist"). So inside a savepoint optilock
+reports a lost connection to SQLAlchemy, which sends nothing more on it and discards it.
 
-So it is where PostgreSQL fails at RELEASE: SQLAlchemy takes that savepoint for gone and never rolls
-back to it, and PostgreSQL would answer the COMMIT of the transaction around it with ROLLBACK, and
-no error.
+The same happens if PostgreSQL fails at RELEASE. SQLAlchemy believes that this savepoint is gone and
+never rolls back to it, and PostgreSQL would answer the COMMIT of the outer transaction with
+ROLLBACK and no error.
 
 **Lost.** The first error with which a connection was lost is kept: a program that catches it inside
-of a unit of work meets SQLAlchemy's refusals, which do not tell why, and do not pass.
+a unit of work meets SQLAlchemy's refusals, which give no reason and never end.
 
-**Elsewhere.** A write that a standby refuses, or a node that has lost its cluster, says that the
-connection leads to the wrong server. SQLAlchemy is told that it is lost, and its pool's others with
-it: the next attempt connects anew, and may find one that can do it.
+**Elsewhere.** If a standby, or a node that has lost its cluster, refuses a write, the connection
+leads to the wrong server. optilock reports it, and the pool's other connections, as lost to
+SQLAlchemy. The next attempt opens a new one, perhaps to a server that can write.
 
 **Old plans.** A migration that alters a table makes each connection of the pool refuse, once, the
-statements that its driver has prepared. The one that has said so goes on after a rollback; the
-pool's others are made anew when they are next asked for, or a unit would meet them one by one.
+statements that its driver has prepared. That connection goes on after a rollback. The pool replaces
+its others at their next checkout, or a unit would meet them one by one.
 
 **Failed.** PostgreSQL refuses every statement after an error, until the transaction or a savepoint
 is rolled back. It does not refuse COMMIT: that is answered with ROLLBACK, and no error. A program
@@ -57,16 +57,16 @@ from optilock.undocumented.statements import listen_on
 
 #: An attribute of a connection that is watched: the transaction that was ended, and the error.
 _ENDED = "_optilock_ended"
-#: Are the locks of its server known to that server alone?
+#: Whether only its server knows that server's locks.
 _watched: WeakKeyDictionary[Dialect, bool] = WeakKeyDictionary()
 
 
 def watch_errors(connection: Connection, database: Database) -> bool:
     """From here on, remember on ``connection`` the error that ends its transaction.
 
-    An engine that is new is listened to from here on.
+    A new engine gets its listeners here.
 
-    ``True`` says that a conflict with the writers of another server is told at COMMIT.
+    ``True``: COMMIT reports conflicts with the writers of other servers.
     """
     if not hasattr(connection, _ENDED):
         setattr(connection, _ENDED, (None, None))

@@ -113,7 +113,7 @@ def require_answer(engine: Engine | AsyncEngine) -> None:
 
 
 def _secrets(engine: Engine | AsyncEngine) -> Iterator[str]:
-    """What a driver might repeat of the URL."""
+    """Yield the secrets of the URL that a driver might repeat."""
     given = {"password": engine.url.password, **engine.url.query}
     for name, value in given.items():
         if value and "pass" in name:

@@ -199,7 +199,7 @@ class SQLServer(KnownByCodes):
     ends_transactions = True
 
     def ends_transaction(self, error: BaseException) -> bool:
-        """A deadlock or a conflict rolls back everything, and the next statement begins anew."""
+        """Return whether the error rolled back everything: a deadlock or a conflict does."""
         return any(
             self.causes.get(code) in (Cause.CONFLICT, Cause.DEADLOCK) for code in self.codes(error)
         )

@@ -30,8 +30,8 @@ from optilock.errors import ConfigurationError
 
 #: Columns of a row's key, and what they are equal to.
 KeyValues = Mapping[Column[Any], ColumnElement[Any]]
-#: In ``connection.info``: the driver is in its autocommit mode, and who has brought it there sees
-#: to it that a transaction begins where one is needed.
+#: In ``connection.info``: the driver is in its autocommit mode, and the code that set this mode
+#: begins a transaction where one is needed.
 BEGINS = "optilock.begins"
 
 
@@ -51,7 +51,7 @@ class RowLocks(ErrorCodes):
     #: lock longer than ten seconds. None: the database has a limit of its own.
     bounds_waits: ColumnElement[bool] | None = None
 
-    #: Has the database one lock for all rows?
+    #: Whether the database has one lock for all rows.
     one_lock: bool = False
 
     def begin_writing(self, connection: Connection, table: Table) -> None:
@@ -92,7 +92,7 @@ class RowLocks(ErrorCodes):
         """``query`` with its rows locked against writers, and open to other readers."""
         return query.with_for_update(of=table, read=True)
 
-    #: May a row be read that whoever would lock it does not find?
+    #: Whether a plain read may find a row that a locking read does not find.
     hides_from_locks: bool = False
 
     def has_hint(self, table: Table) -> bool:
@@ -167,7 +167,7 @@ class RowLocks(ErrorCodes):
     def reads_snapshot(self, connection: Connection) -> bool:
         """Return whether writing a row that others have changed ends this transaction.
 
-        Nothing is asked of the server: what it was told by SQLAlchemy counts.
+        No statement is sent: the level that SQLAlchemy has set counts.
         """
         told = connection.get_execution_options().get("isolation_level")
         level = told or connection.default_isolation_level or ""
@@ -177,7 +177,7 @@ class RowLocks(ErrorCodes):
         """Return whether plain reads after a missed write show what others have written."""
         return not self.reads_snapshot(connection)
 
-    #: May a locking read show a row that plain reads of the same transaction do not show?
+    #: Whether a locking read may show a row that the transaction's plain reads do not show.
     locks_show_newer: bool = False
 
 

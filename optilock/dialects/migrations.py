@@ -54,12 +54,12 @@ class Found:
     name: str
     #: What it does, as the database keeps it; None where the user of the connection may not see it.
     source: str | None
-    #: Does it fire?
+    #: Whether it fires.
     enabled: bool = True
-    #: Is it there because the partitioned table has it? Then it comes and goes with that one.
+    #: Whether it belongs to the partitioned table's trigger, and is made and dropped with it.
     of_parent: bool = False
     #: ``BEFORE UPDATE FOR EACH ROW``, with its columns and its condition; empty where ``source``
-    #: says it all.
+    #: contains it.
     fires: str = ""
 
     def is_made_by(self, source: str, fires: str) -> bool:
@@ -71,7 +71,7 @@ class Found:
         return self.read().strip() == source.strip() and self.fires == fires
 
     def read(self) -> str:
-        """What it does.
+        """Return the source of the trigger.
 
         Raises:
             OptilockError: the user may not see that (MariaDB, without the right TRIGGER).
@@ -79,7 +79,7 @@ class Found:
         if self.source is None:
             raise OptilockError(
                 f"The user of this connection may not see what the trigger {self.name} of"
-                f" {self.table} does, so nobody can tell whether it is the right one. Nothing was"
+                f" {self.table} does, so it cannot be compared with the right one. Nothing was"
                 " changed: give the user the right TRIGGER on the table, or run this as another."
             )
         return self.source
@@ -103,11 +103,11 @@ class GuardTriggers:
         raise _unknown(self.dialect)
 
     def source(self, guard: GuardTrigger) -> str:
-        """What the database keeps of the trigger: what it does."""
+        """Return the source of the trigger as the database keeps it."""
         raise _unknown(self.dialect)
 
     def fires(self, guard: GuardTrigger) -> str:
-        """When it fires, as ``Found.fires`` says it."""
+        """The condition under which it fires, in the form of ``Found.fires``."""
         return ""
 
     def found(self, connection: sa.Connection, schema: str | None) -> list[Found]:
@@ -150,7 +150,7 @@ class GuardTriggers:
         return made.replace("optilock_old_version", self.old(guard.column))
 
     def refusal(self, guard: GuardTrigger) -> str:
-        """What a foreign writer is told; 128 characters, the limit of MariaDB."""
+        """The error message for a foreign writer; 128 characters, the limit of MariaDB."""
         name = guard.table if len(guard.table) < 40 else f"{guard.table[:37]}..."
         return f"optilock: this UPDATE of {name} leaves its version as it was; it has to move it"
 
@@ -168,7 +168,7 @@ Filled = tuple[int, Key | None]
 
 
 class Sending(Protocol):
-    """What a step has of its connection; a roll-out that is only shown has no more than this."""
+    """The part of a connection that a step uses; a roll-out that is only shown has no more."""
 
     @property
     def dialect(self) -> sa.Dialect: ...
@@ -192,7 +192,7 @@ class Target:
     token: Token
     #: The version column as the database has it; None while there is none.
     column: sa.Column[Any] | None
-    #: Has the column a default?
+    #: Whether the column has a default.
     has_default: bool = False
 
     @property
@@ -211,7 +211,7 @@ class Target:
 
     @property
     def kept(self) -> dict[sa.Column[Any], Any]:
-        """What an UPDATE has to write so that columns which would move by themselves stay."""
+        """The values that an UPDATE writes to keep columns that would move automatically."""
         return {
             column: column
             for column in self.table.columns
@@ -260,11 +260,11 @@ class Ways:
 
     #: In whose words SQL is written.
     speaks: sa.Dialect | None = None
-    #: Does a default that is an expression stand in brackets?
+    #: Whether a default that is an expression needs brackets.
     brackets = False
-    #: Is a column made NOT NULL by making the whole table anew?
+    #: Whether a column becomes NOT NULL by rebuilding the whole table.
     makes_tables_anew = False
-    #: Is each statement that changes a table stored at once, whatever comes after it?
+    #: Whether each statement that changes a table is stored at once.
     commits_each_step = False
     #: Execution options of the connection that works.
     options: Mapping[str, Any] = MappingProxyType({})
@@ -295,11 +295,11 @@ class Ways:
         return ()
 
     def made(self, connection: sa.Connection, table: sa.Table) -> Mapping[str, object]:
-        """What this server has of the table, in words that can be compared with another one's."""
+        """Return this server's form of the table, for a comparison with another server's."""
         return {}
 
     def holder(self, connection: sa.Connection, table: sa.Table) -> str | None:
-        """Whose transaction has the table, as far as the server tells; the oldest one."""
+        """Return the owner of the oldest transaction on the table, if the server reports it."""
         return None
 
     def interrupted(self, error: DBAPIError) -> bool:
@@ -360,7 +360,7 @@ class Ways:
         return [step_of(f"ALTER TABLE {table} DROP COLUMN {column}")]
 
     def undo_require(self, target: Target, dialect: sa.Dialect) -> Sequence[Step]:
-        """What :meth:`require` has left behind when it failed, and others would trip over."""
+        """Return the steps that remove the remains of a failed :meth:`require`."""
         return []
 
     def after_rename(
@@ -369,7 +369,7 @@ class Ways:
         """After a column was renamed, from one of ``names`` to the other: what has the old name."""
 
     def begin_in_migration(self, connection: sa.Connection, table: str, *, anew: bool) -> None:
-        """Before a migration changes ``table``, or makes it ``anew``: all steps or none."""
+        """Prepare to change ``table``, or to rebuild it (``anew``): all steps or none."""
 
     def current_schema(self, connection: sa.Connection) -> str | None:
         """The schema in which names without one are found at the moment."""

@@ -1,9 +1,9 @@
 """Rows found, locked and judged by their keys: what every form of writing stands on.
 
 ``lock and look`` is the form that any database with row locks can do: read and lock the rows in key
-order, with what their conditions look at, keep those of which all conditions are true, and write
-them with ``executemany``. Where no row can be locked, each row is written by itself and judged by
-its own count. The databases with something better say so in :meth:`Database.form`.
+order, with the columns of their conditions, keep those whose conditions are all true, and write
+them with ``executemany``. Where no row can be locked, each row has its own statement and is judged
+by its count. Databases with a better form return it from :meth:`Database.form`.
 
 Some dialects of SQLAlchemy leave FOR UPDATE out without a word, because their database has no such
 thing. There a row could change between the look and the write: :func:`require_locks` refuses.
@@ -85,7 +85,7 @@ class LockAndLook:
         return missed
 
     def write(self, connection: sa.Connection, shape: Shape, writes: list[Write]) -> list[Write]:
-        """Write them; return those of which something is not true any more."""
+        """Write them; return those with a condition that is no longer true."""
         rows = [write.params for write in writes]
         kept = not self._database.autocommits(connection)  # is what we looked at still locked?
         statement = shape.judged if kept else shape.statement
@@ -103,7 +103,7 @@ class LockAndLook:
         return lost
 
     def _not_as_demanded(self, connection: sa.Connection, writes: list[Write]) -> list[Write]:
-        """Those of which what the session demands is not true: of the row, or beside it."""
+        """Return those that fail a demand of the session, on the row or next to it."""
         stored = lock_and_read(self._database, connection, writes)
         return [
             write
@@ -202,7 +202,7 @@ def must_match(table: sa.Table, expected: int, matched: int, *, deleting: bool) 
         raise NotWritten(  # SQLAlchemy's own words come first
             f"{verb.upper()} statement on table '{table.description}' expected to {verb}"
             f" {expected} row(s); {matched} were matched. The rows are locked and as they were"
-            f" read, so nobody else was first. A trigger, a rule or a policy of the database"
+            f" read, so this is no conflict. A trigger, a rule or a policy of the database"
             f" (row-level security) prevents the {verb} of the others: change that, or leave these"
             " rows alone."
         )

@@ -35,7 +35,7 @@ IN_ORDER = _READ.order_by(scopes.c.scope)
 
 
 class _Asked(Protocol):
-    """What the statements ask of the class of a database."""
+    """The methods of a database's class that the statements need."""
 
     def keys_at_once(self, width: int) -> int: ...
     def insert_unless(self, table: sa.Table) -> sa.Insert | None: ...

@@ -28,7 +28,7 @@ _MARKED = ("scopes", "ignore", "columns", "uuids")
 
 @dataclass(frozen=True)
 class ScopeTrigger:
-    """What the triggers of one table with scopes are to do."""
+    """The task of the triggers of one table with scopes."""
 
     table: str
     #: The columns of each scope.

@@ -76,8 +76,8 @@ def _wrapped(error: BaseException) -> DBAPIError:
 def ended_by_conflict(error: BaseException, *, at_commit: bool = False) -> bool:
     """Return whether another transaction's committed change ended ours.
 
-    ``at_commit`` says that COMMIT raised the error: Galera reports a conflict between nodes there
-    with the code that is a deadlock anywhere else.
+    ``at_commit``: COMMIT raised the error. Galera reports a conflict between nodes there with the
+    code that is a deadlock anywhere else.
     """
     if not isinstance(error, DBAPIError):
         return False

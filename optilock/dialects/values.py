@@ -70,7 +70,7 @@ class Values:
             kind, (sa.types.Enum, sa.types.CHAR)
         )
 
-    #: Types of which a column may keep less than it is given, as a CAST does.
+    #: Types whose columns may keep less than the given value, as a CAST does.
     rounded_types: tuple[type[TypeEngine[Any]], ...] = (
         sa.types.Numeric,
         sa.types.Integer,
@@ -107,7 +107,7 @@ class Values:
     single: str | None = None
 
     def kept_of(self, value: float, declared: str) -> object:
-        """What tells the float apart from others in a column that is declared so."""
+        """Return the value that distinguishes the float in a column of this declaration."""
         bits = _BITS.fullmatch(declared)
         short = declared == self.single or (bits is not None and int(bits[1]) <= 24)
         return self.kept_short(value) if self.single and short else value

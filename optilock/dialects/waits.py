@@ -14,7 +14,7 @@ KEEP_SNAPSHOT = frozenset({"REPEATABLE READ", "SERIALIZABLE", "SNAPSHOT"})
 
 @dataclass(frozen=True)
 class Reach:
-    """What the statements of one transaction concern beyond the rows that they name."""
+    """The reach of a transaction's statements beyond the rows that they name."""
 
     #: The first statement decides what all later ones see.
     keeps_snapshot: bool = False
@@ -54,10 +54,10 @@ class Waits:
         """
         raise NotImplementedError
 
-    #: Can :meth:`who_waits` be asked?
+    #: Whether :meth:`who_waits` works.
     tells_waits: bool = False
     #: A statement that meets a lock is refused at once with :attr:`watched_settings`, and not kept
-    #: waiting: :meth:`is_busy` tells such errors from others.
+    #: waiting: :meth:`is_busy` recognises such errors.
     refuses_when_busy: bool = False
 
     def is_busy(self, error: BaseException) -> bool:

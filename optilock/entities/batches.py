@@ -205,8 +205,8 @@ def _begin(session: Session, given: list[Operation], *, as_one: bool = False) ->
     if as_one and len(begun) > 1:
         raise ConfigurationError(
             "transaction(idempotency=...) is refused for rows of several databases: their COMMITs"
-            " are not one, so what one of them has stored says nothing of the others. Write the"
-            " rows of one database, or leave idempotency= away. Nothing was sent."
+            " are not one, so the rows of one do not show whether the others are stored. Write the"
+            " rows of one database, or omit idempotency=. Nothing was sent."
         )
 
 

@@ -238,7 +238,7 @@ def _why_not_stored(mapper: Mapper[Any]) -> str | None:
             f" write. {_INSTEAD}"
         )
     if mapper.polymorphic_on is not None and not _is_mapped(mapper):
-        return f"what says which class a row is, is no column of its own. {_INSTEAD}"
+        return f"the discriminator of its classes is not a column. {_INSTEAD}"
     return None
 
 

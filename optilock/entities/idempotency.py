@@ -86,14 +86,14 @@ class Idempotency:
         keys = secret_keys("Idempotency", self.keys)
         if not keys:
             raise ConfigurationError(
-                "Idempotency(keys=()): it needs a secret, or anybody could make the versions of"
+                "Idempotency(keys=()): it needs a secret, or any client could make the versions of"
                 " others: secrets.token_bytes(32) makes one, for all processes and for good."
             )
         if not isinstance(self.principal, str) or not self.principal:
             raise ConfigurationError(
-                "Idempotency(principal=...) is a text that says who sends the request, and not"
+                "Idempotency(principal=...) must be a text that names the request's sender, and not"
                 f" {describe(self.principal)}: without it, one client could be answered for"
-                " another. Where nobody is signed in, give the session or the API key."
+                " another. Without a signed-in user, give the session or the API key."
             )
         object.__setattr__(self, "keys", keys)
         object.__setattr__(self, "key", client_key(self.header))
@@ -218,9 +218,9 @@ def mark_of(idempotency: Idempotency, request: Request) -> Mark | None:
     if kind is None or kind.drawn(bytes(32)) is None:
         raise ConfigurationError(
             f"entities.{call}({mapper.class_.__name__}, idempotency=...): a request that is sent"
-            " again is known by the version that it made, and versions of the class tell nothing of"
-            " who made them. Give it __version_token__ = Unique(), or leave idempotency= away."
-            " Nothing was sent."
+            " again is known by the version that it made, and versions of the class do not show"
+            " their request. Give it __version_token__ = Unique(), or omit idempotency=. Nothing"
+            " was sent."
         )
     stays = call == "merge" and sets_ignored_only(mapper, request.values)
     if idempotency.key is None or request.wanted is None or stays:
@@ -315,10 +315,9 @@ def _bytes(value: Any, name: str) -> bytes:
         if isinstance(value, kind):
             return letter + length_prefixed(text(value, name))
     raise ConfigurationError(
-        f"{name} was given a {type(value).__name__}, which has no text that is the same in every"
-        " process, and a request that is sent again is known by its values: give plain values"
-        " (text, numbers, bytes, UUIDs, dates, lists and dictionaries of these), or leave"
-        " idempotency= away. Nothing was sent."
+        f"{name}: idempotency= cannot fingerprint a value of type {type(value).__name__}. Use text,"
+        " numbers, bytes, UUIDs, dates, or lists and dictionaries of these, or omit idempotency=."
+        " Nothing was sent."
     )
 
 

@@ -124,7 +124,7 @@ def upsert_row(session: Session, new: NewRow, changed: frozenset[str]) -> Writte
     connection = connection_to_write(session, mapper)
     _refuse_demands(session, mapper)
     if is_watched(session) and session_record(session).require_conditions:
-        raise unconditional_error(f"{mapper.class_.__name__} {identity!r}, whatever it is by then,")
+        raise unconditional_error(f"{mapper.class_.__name__} {identity!r}, in any version,")
     form = _upsert_of(connection, new, changed)
     if form.needs_select:
         refuse_autocommit(connection, f"An upsert of {mapper.class_.__name__}")
@@ -264,7 +264,7 @@ def _made(connection: Connection, new: NewRow, changed: frozenset[str]) -> _Upse
     if not dialect.insert_returning:
         raise ConfigurationError(
             f"An upsert of {mapper.class_.__name__} is refused: this database has no INSERT …"
-            " RETURNING, which tells the version that the row gets (PostgreSQL, SQLite 3.35 and"
+            " RETURNING, which returns the row's new version (PostgreSQL, SQLite 3.35 and"
             " MariaDB 10.5 have it). Use insert(), and where it raises AlreadyExists, replace() or"
             " merge(). Nothing was sent."
         )

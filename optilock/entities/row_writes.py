@@ -289,7 +289,7 @@ def _not_written(change: Change) -> NotWritten:
     return NotWritten(  # SQLAlchemy's own words come first
         f"{verb.upper()} statement on table '{table.description}' expected to {verb} 1 row(s); 0"
         f" were matched. The row of {change.mapper.class_.__name__} is there, in the version that"
-        f" was demanded, so nobody else was first. A trigger, a rule or a policy of the database"
+        f" was demanded, so this is no conflict. A trigger, a rule or a policy of the database"
         f" (row-level security) prevents the {verb}: change that, or leave the row alone."
     )
 

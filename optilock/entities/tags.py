@@ -133,12 +133,12 @@ def refuse_star(call: str, if_none_match: Any) -> None:
 
 def _no_condition(call: str) -> BadPrecondition:
     error = BadPrecondition(
-        f"{call}() writes only what is there, in a version that was read: name that in if_match."
-        " if_none_match can take tags from those, and is no condition alone. Nothing was sent."
+        f"{call}() only writes a stored row, in a version that was read: name that in if_match."
+        " if_none_match can only exclude ETags from it. Nothing was sent."
     )
     error.detail = (
-        "This request changes what is there, and If-None-Match alone does not say which version:"
-        " send If-Match with the ETag that you have read. Nothing was looked at."
+        "This request changes a stored row, and If-None-Match alone names no version: send If-Match"
+        " with the ETag that you have read. Nothing was looked at."
     )
     return error
 
@@ -151,6 +151,6 @@ def refuse_if_match(call: str, if_match: Any) -> None:
     """
     if if_match is not None:
         raise ConfigurationError(
-            f"{call}() takes no if_match, because it also writes a row that nobody has read. With a"
-            " tag use replace() or merge(). Nothing was sent."
+            f"{call}() takes no if_match, because it also writes unread rows. With an ETag use"
+            " replace() or merge(). Nothing was sent."
         )

@@ -18,7 +18,7 @@ class OptilockError(Exception):
 
 
 class ConfigurationError(OptilockError, ValueError):
-    """A mapping, an option or a call that cannot work; the message says what to write instead."""
+    """A mapping, an option or a call that cannot work; the message names the correct one."""
 
 
 class CommitOutcomeUnknown(OptilockError):

@@ -77,8 +77,8 @@ class Entry(Generic[T]):
     token: str | None = None
     #: Attributes of ``CompareValues`` that are stored with other values than we had read.
     compared: frozenset[str] = field(default_factory=frozenset)
-    #: Of columns that writers add to (``__version_commutes__``): how much we add to what is stored,
-    #: whatever a resolver decides about the other columns.
+    #: Of columns that writers add to (``__version_commutes__``): how much we add to the stored
+    #: value, for every decision of a resolver about the other columns.
     added: Mapping[str, Any] = field(default_factory=dict)
     #: The version in ``original`` was demanded (``expect``, ``if_match``), and not read.
     demanded: bool = False

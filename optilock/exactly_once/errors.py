@@ -19,8 +19,8 @@ class KeyReused(OptilockError):
         super().__init__(
             f"The key {key!r} belongs to another call: it was used with another function or with"
             " other arguments, or the function was renamed since. Nothing was run. Make a new key"
-            " for each new piece of work, and use a key again only to repeat the same call; of="
-            " of Once says what must be the same."
+            " for each new piece of work, and use a key again only to repeat the same call. Name in"
+            " Once(of=) the values that must be the same."
         )
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -174,10 +174,9 @@ def _plain(value: Any) -> bytes:
         case timedelta():
             return str(value / timedelta(microseconds=1)).encode()
     raise ConfigurationError(
-        f"What a key stands for contains {describe(value)}, which has no text that is the same in"
-        " every process, so a later call could not be compared with this one. Say what must be the"
-        " same: exactly_once=Once(key, of=plain values), texts, numbers, times, lists and dicts of"
-        " them. Nothing was sent."
+        f"exactly_once= cannot fingerprint {describe(value)}, so a later call could not be compared"
+        " with this one. Name the values that must be the same: exactly_once=Once(key, of=plain"
+        " values), texts, numbers, times, lists and dicts of them. Nothing was sent."
     )
 
 

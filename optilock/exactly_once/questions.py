@@ -1,4 +1,4 @@
-"""What became of a COMMIT whose answer was lost: the question that is also a fence.
+"""The outcome of a COMMIT whose answer was lost: a question that is also a fence.
 
 The question is an INSERT of the unit's token that is committed. It waits for a transaction that has
 the token and has not ended. If the token is there, the unit is stored. If it is not, the question's
@@ -41,7 +41,7 @@ from optilock.watched.session.connections import binds_of_sessions
 #: Seconds: how long a question is asked; the first and the longest pause between two tries; and how
 #: much longer the last try may take.
 PATIENCE, _FIRST, _PAUSE, _LAST = 10.0, 0.01, 1.0, 0.5
-#: Milliseconds: how long a missing token says that its unit is not stored. A purge deletes tokens
+#: Milliseconds for which a missing token proves that its unit is not stored. A purge deletes tokens
 #: after a day; an hour is for clocks that differ.
 _ASKED_WITHIN = 23 * 3_600_000
 
@@ -237,9 +237,8 @@ def _may_be_purged(token: str) -> bool:
 
 _TOO_OLD = (
     "committed() got a token that is older than 23 hours, and there is no such row: the unit was"
-    " not stored, or purge() has deleted its row since, and nothing tells which. Compare the rows"
-    " of the unit's work. Ask for a token within 23 hours, or use a key, whose rows are kept for 30"
-    " days."
+    " not stored, or purge() has deleted its row since. Compare the rows of the unit's work to find"
+    " out. Ask for a token within 23 hours, or use a key, whose rows are kept for 30 days."
 )
 
 

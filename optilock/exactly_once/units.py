@@ -1,4 +1,4 @@
-"""What a unit with ``exactly_once=`` does at its begin, before COMMIT, and after a lost COMMIT."""
+"""The steps of a unit with ``exactly_once=``: at its begin, before COMMIT, after a lost COMMIT."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ class Name:
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not 0 < len(self.name) <= 200:
             raise ConfigurationError(
-                "Name() takes a text of 1 to 200 characters: the name of what is leased."
+                "Name() takes a text of 1 to 200 characters: the name to lease."
             )
 
 
@@ -138,8 +138,8 @@ class Place:
             return None
         if self.mapper is None or not facts(self.mapper).token:
             raise ConfigurationError(
-                f"{call}() got if_match, and {self.what} has no version: leave it out. Nothing was"
-                " sent."
+                f"leases.{call}(if_match=...) needs a versioned row, and {self.what} has no"
+                " version. Omit if_match. Nothing was sent."
             )
         call = f"leases.{call}"
         found = demanded_versions(call, PLAIN.of_row(self.mapper, self.identity), if_match)

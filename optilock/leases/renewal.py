@@ -63,7 +63,7 @@ class RenewedPart(Part, Generic[E]):
         #: By our own clock: when it is lost without another renewal.
         self._until = began + length
         self._error: E | None = None
-        #: The block has ended: the time of our own clock says nothing more.
+        #: The block has ended, so the local clock no longer counts.
         self._over = False
         #: It is lost, or it is renewed: one thread decides that.
         self._settling = threading.Lock()

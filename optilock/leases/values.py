@@ -217,8 +217,8 @@ class LeasePolicy:
         if asked is None or not self.shortest * 1000 <= asked <= self.longest * 1000:
             also = ", or leases.ENDLESS" if self.endless else ""
             raise ConfigurationError(
-                f"A lease may last {self.shortest:g} to {self.longest:g} seconds here{also}; write"
-                f" duration=seconds or a timedelta, or change __lease_policy__. Nothing was sent."
+                f"duration must be {self.shortest:g} to {self.longest:g} seconds or a timedelta"
+                f" here{also}. To change the limits, change __lease_policy__. Nothing was sent."
             )
         return asked
 

@@ -1,4 +1,4 @@
-"""What ``Versioned`` does to a class while SQLAlchemy maps it.
+"""The changes of ``Versioned`` to a class while SQLAlchemy maps it.
 
 :mod:`checks` refuses a class that cannot carry a version, and options that do not fit it.
 :mod:`attribute` keeps the version loaded and prevents assigning it. :mod:`moves` moves it, and

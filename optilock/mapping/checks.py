@@ -169,7 +169,7 @@ def check_attribute(mapper: Mapper[Any], cls: type[Any], token: Token) -> Column
         raise _two_columns(mapper, cls, token, key, others[0])
     if key != token.name and (mapper.inherits is None or mapper.concrete):
         raise ConfigurationError(
-            f"{cls.__name__}: the version column is mapped as {key!r}, but __version_token__ says"
+            f"{cls.__name__}: the version column is mapped as {key!r}, but __version_token__ has"
             f" name={token.name!r}. Write name={key!r}, column={column.name!r}."
         )
     if column in mapper.primary_key:
@@ -204,7 +204,7 @@ def _two_columns(
     kind = type(token).__name__
     name = "" if key == "version" else f"name={key!r}, "
     return ConfigurationError(
-        f"{cls.__name__}.{key} is the column {other.name!r}, but __version_token__ says column"
+        f"{cls.__name__}.{key} is the column {other.name!r}, but __version_token__ names column"
         f" {mapper.version_id_col.key!r}"  # type: ignore[union-attr]
         f": write __version_token__ = {kind}({name}column={other.name!r})."
     )
@@ -217,9 +217,9 @@ def check_options(mapper: Mapper[Any], cls: type[Any]) -> None:
     token = check_tokens(cls)[0]
     if ignored and token is not None and token.every_write:
         raise ConfigurationError(
-            f"{cls.__name__}.__version_ignore__ is {ignored!r}, but a {type(token).__name__} is"
-            " moved by the database at every write, whatever it changes. Remove"
-            " __version_ignore__, or use Counter(), Unique() or Timestamp()."
+            f"{cls.__name__}.__version_ignore__ is {ignored!r}, but the database moves a"
+            f" {type(token).__name__} at every write. Remove __version_ignore__, or use Counter(),"
+            " Unique() or Timestamp()."
         )
     for name in ignored:
         check_loosened(mapper, name, "__version_ignore__")

@@ -119,7 +119,7 @@ def reason_to_refuse(mapper: Mapper[Any], name: Any) -> str | None:
     if facts(mapper).version in {*columns}:
         return "it is the version, which moves by itself"
     if mapper.polymorphic_on in {*columns}:
-        return "it says which class the row is"
+        return "it is the discriminator, which names the row's class"
     return "it is computed, and not written"
 
 

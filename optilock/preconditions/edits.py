@@ -139,8 +139,8 @@ def mapper_to_edit(session: Session, model: Any, call: str) -> Mapper[Any]:
     """
     if not is_watched(session):
         raise ConfigurationError(
-            f"{call}() got a session that is not watched, where nobody would check the version at"
-            " the write: use a UnitOfWork, or optilock.watch() on the session factory."
+            f"{call}() got a session that is not watched, and its write would not compare the"
+            " version: use a UnitOfWork, or optilock.watch() on the session factory."
         )
     mapper = inspect(model, raiseerr=False)
     if not isinstance(mapper, Mapper):

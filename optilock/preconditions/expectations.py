@@ -162,7 +162,7 @@ def state_in_watched_session(
         raise ConfigurationError(f"{what} {_not_stored(state)}")
     if not is_watched(session):
         raise ConfigurationError(
-            f"{what}, of a session that is not watched, where nobody would check it later: use a"
+            f"{what}, of a session that is not watched and would not check it later: use a"
             " UnitOfWork, or optilock.watch() on the session factory."
         )
     return state, session
@@ -353,8 +353,8 @@ def overwrite(obj: object) -> None:
         setting.value = "dark"
         session.commit()
 
-    It acts as :func:`optilock.client_wins` for one object, whatever ``on_conflict`` is: our
-    changed columns replace theirs, columns that only they have changed keep their values, a
+    It acts as :func:`optilock.client_wins` for one object, and ``on_conflict`` does not apply to
+    it: our changed columns replace theirs, columns that only they have changed keep their values, a
     missing row is inserted again, and a row that we delete is deleted. Without a faster writer it
     costs nothing, because the write names the version that was read, as every write does.
 

@@ -87,12 +87,12 @@ class FilledForm:
         """The reason for showing the form again, in plain English; for :meth:`EditForm.save`."""
         said = ["Nothing is saved yet, and nothing is lost."]
         if self.deleted:
-            said.append("Somebody else has deleted it meanwhile.")
+            said.append("Another user has deleted it in the meantime.")
         elif self.last_change:
             said.append(f"It was {self.last_change}.")
         asked = len(said)
         said += [
-            f"Both of you have changed {name}. Meanwhile it says: {_as_text(value)}"
+            f"Both of you have changed {name}. It is stored as “{_as_text(value)}” now."
             for name, value in self.theirs.items()
         ]
         said += [

@@ -155,7 +155,7 @@ class Precondition:
     ) -> Answer | None:
         """Return the answer if the row is not in a demanded version."""
         if (self.exists or self.versions is not None) and not exists:
-            return Answer(412, f"{MATCH} demands what is not there.")
+            return Answer(412, f"{MATCH} needs a stored row, and there is none.")
         # A weak tag has W/ in front and is among none: strong comparison, section 8.8.3.2.
         if self.versions is not None and tag not in self.versions:
             return Answer(412, self.none or f"{MATCH} names another version than the one stored.")
@@ -171,7 +171,7 @@ class Precondition:
         if self.either and known and (self.absent or self.unless):
             named = unmodified = named and unmodified
         if named:
-            return self._unwanted(f"{NONE_MATCH} names what is there.")
+            return self._unwanted(f"{NONE_MATCH} excludes the stored version.")
         if unmodified:
             return self._unwanted(f"It was not modified after {MODIFIED}.")
         return Answer(None, "Every precondition holds.")
@@ -365,7 +365,7 @@ def _protected(asked: Precondition, require: str | None, allow_star: bool) -> Pr
         return replace(
             asked,
             status=428,
-            reason=f"{MATCH}: * overwrites whatever is there: send the ETag that you have read.",
+            reason=f"{MATCH}: * overwrites any version: send the ETag that you have read.",
         )
     if require is None or asked.exists or asked.absent or asked.versions is not None:
         return asked

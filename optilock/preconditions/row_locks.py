@@ -122,14 +122,14 @@ def _lock_scope(session: Any, scope: Any, wait: Wait) -> None:
 def _wait(nowait: bool, skip_locked: bool, timeout: float | timedelta | None) -> Wait:
     if nowait + skip_locked + (timeout is not None) > 1:
         raise ConfigurationError(
-            "lock() takes one of nowait=, skip_locked= and timeout=: each says what becomes of a"
-            " row that somebody else has locked. Nothing was sent."
+            "lock() takes only one of nowait=, skip_locked= and timeout=. Each is for a row that"
+            " another transaction has locked. Nothing was sent."
         )
     seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
     if seconds is not None and not _is_length(seconds):
         raise ConfigurationError(
-            f"lock(timeout={timeout!r}): write seconds or a timedelta, more than 0 and at most a"
-            " day; not to wait at all is nowait=True. Nothing was sent."
+            f"lock(timeout={timeout!r}): timeout must be seconds or a timedelta, more than 0 and at"
+            " most one day. To fail at once, pass nowait=True. Nothing was sent."
         )
     return Wait(0 if nowait else seconds, skip_locked)
 

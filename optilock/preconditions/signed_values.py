@@ -84,8 +84,8 @@ def sign_values(
 def _check_keys(call: str, etags: ETags) -> None:
     if not isinstance(etags, ETags) or not etags.keys:
         raise ConfigurationError(
-            f"{call}() needs etags=ETags(keys=[...]), with keys: without one anybody could make up"
-            " what was seen, and with it open a merge over work that nobody has seen."
+            f"{call}() needs etags=ETags(keys=[...]), with keys: without one any client could forge"
+            " the seen values, and so merge over unseen work."
         )
 
 

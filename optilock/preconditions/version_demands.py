@@ -141,8 +141,8 @@ def mismatch_reason(entry: Entry[Any], mapper: Mapper[Any], want: VersionDemand)
         return None
     why = _OF_ANOTHER_ROW if want.tags else _WEAK
     return (
-        f"{entry.row}: {why}. Nothing was written. Read the row again, decide anew, and send the"
-        " tag that comes with it, as etag_of() gives it."
+        f"{entry.row}: {why}. Nothing was written. Read the row and decide again, and send its ETag"
+        " as etag_of() returns it."
     )
 
 

@@ -60,7 +60,7 @@ from optilock.queue.worker_state import (
 class WorkerLoop:
     """The loop of a worker over one queue; threads or tasks run its handlers."""
 
-    #: Of what is held. A heartbeat has it until it ends. Used with ``async with``.
+    #: Of the held messages. A heartbeat has it until it ends. Used with ``async with``.
     _lock: Any
     #: Seconds that a handler has, after its timeout, to end when it is cancelled.
     _patience = 0.0

@@ -184,7 +184,7 @@ class OnDelete(Enum):
     STRICT = "strict"
     #: A row that another transaction has deleted counts as deleted by us.
     IGNORE_GONE = "ignore_gone"
-    #: Delete whatever is stored; already deleted is fine, too.
+    #: Delete the row in any version; already deleted is fine, too.
     IGNORE_VERSION = "ignore_version"
 
 

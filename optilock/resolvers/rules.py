@@ -30,7 +30,7 @@ A resolver of your own gets every value, and may refuse::
             return Resolution.reject()
         return Resolution.write({"bid": max(entry.current["bid"], entry.database["bid"])})
 
-A merge of columns can break a rule between two of them. Where the class or the resolver says that
+A merge of columns can break a rule between two of them. If the class or the resolver declares that
 they belong together, they conflict as one: see :mod:`optilock.resolvers.column_groups`.
 
 Two writers that store *equal* values are no conflict: no value is lost. A counter is

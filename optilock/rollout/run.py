@@ -240,7 +240,7 @@ def abort(
             with connection.begin():  # another process may have finished it before our claim
                 target = _unfinished(connection, ways, table, schema, token)
             steps = _Abort(attempts, target).run() if target.column is not None else ()
-    return (*steps, "drop the note of who works") if attempts.is_dropped else steps
+    return (*steps, "drop the owner's note") if attempts.is_dropped else steps
 
 
 def _unfinished(

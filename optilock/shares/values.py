@@ -188,8 +188,8 @@ def check_name(name: object) -> str:
     """
     if not is_text(name) or not name:
         raise ConfigurationError(
-            "The name of what is shared is a text of 1 to 200 characters, without NUL and what is"
-            " no character. Nothing was sent."
+            "A shared name must be a text of 1 to 200 characters, without NUL and surrogates."
+            " Nothing was sent."
         )
     return str(name)
 

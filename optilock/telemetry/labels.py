@@ -1,4 +1,4 @@
-"""What all kinds of telemetry share: the labels of a row, and extras that are not installed."""
+"""Shared parts of all telemetry: the labels of a row, and extras that are not installed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a piece of work sends, counted: its statements, and its round trips.
+"""The number of statements and round trips of a piece of work.
 
 ::
 

@@ -300,7 +300,7 @@ class Faults:
     def _do_connect(self, dialect: Any, record: Any, positional: Any, named: Any) -> None:
         try:
             record.info[_LINE] = self, self._route.lead(self.choose, positional, named)
-        except OSError:  # the server is away: the driver says so
+        except OSError:  # the server is away: the driver reports it
             record.record_info.pop(_LINE, None)
 
     def _checkout(self, driver_connection: Any, record: Any, proxy: Any) -> None:
@@ -313,7 +313,7 @@ class Faults:
                 " engine a URL and connect_args."
             )
         record.record_info[_LINE] = self
-        raise DisconnectionError("made before Faults()")  # the pool connects anew
+        raise DisconnectionError("made before Faults()")  # the pool opens a new connection
 
     def _before_cursor_execute(
         self, connection: Any, cursor: Any, text: str, parameters: Any, context: Any, many: bool

@@ -22,7 +22,7 @@ the others go on::
             step = bob.start(lambda session: session.flush())
             step.blocked()                                  # bob waits for it
             alice.commit()
-            step.result()                                   # bob's value, or his error
+            step.result()                                   # bob's value or error
 
 Pass a ``sessionmaker`` (watched or not), an ``Engine``, or a function that returns a session
 context manager. ``lambda: UnitOfWork(SessionLocal)`` steps units of work; ``leave()`` is then the
@@ -100,8 +100,8 @@ class Step(Generic[R]):
         wait([self._future], timeout)
         if not self.ended:
             raise OutOfStep(
-                f"{self._name}'s step has not ended within {timeout:g} s: it waits for somebody"
-                " else's lock. Let the other one commit first, or start() the step and ask for its"
+                f"{self._name}'s step has not ended within {timeout:g} s: it waits for another"
+                " side's lock. Let the other one commit first, or start() the step and call its"
                 " result() later."
             )
         self._seen = True
@@ -219,8 +219,8 @@ def interleave(
     stuck = [side.name for side in sides if not side.has_left(0)]
     if stuck:
         raise OutOfStep(
-            f"{', '.join(stuck)} did not end within {PATIENCE:g} s: a step waits for a lock that"
-            " somebody outside of interleave() holds."
+            f"{', '.join(stuck)} did not end within {PATIENCE:g} s: a step waits for a lock held"
+            " outside interleave()."
         )
     for error in (error for side in sides for error in side.unseen_errors()):
         raise error
@@ -244,8 +244,8 @@ def _factory(sessions: Any) -> Callable[[], AbstractContextManager[Any]]:
         return lambda: Session(sessions)
     if not callable(sessions):
         raise ConfigurationError(
-            f"interleave() got {sessions!r}, which makes no sessions: give it a sessionmaker, an"
-            " Engine, or a function such as lambda: UnitOfWork(SessionLocal)."
+            "interleave() needs a sessionmaker, an Engine or a function that returns a session,"
+            f" such as lambda: UnitOfWork(SessionLocal). Got {sessions!r}."
         )
     return cast("Callable[[], AbstractContextManager[Any]]", sessions)
 

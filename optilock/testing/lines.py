@@ -25,7 +25,7 @@ _CHUNK = 1 << 16
 
 
 class Action(Enum):
-    """What happens to a statement."""
+    """The fate of a statement."""
 
     #: It is not carried out, and the connection is lost.
     LOSE = "lose"
@@ -79,7 +79,7 @@ class Line:
         self._held = bytearray()
         #: Messages up to one that is awaited are dropped.
         self._drops = False
-        #: What is sent to the server after the answer that nobody gets.
+        #: The bytes that are sent to the server after the answer that is dropped.
         self._next: list[bytes] = []
         self._cut = False
         threading.Thread(target=self._accept, daemon=True).start()

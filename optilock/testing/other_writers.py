@@ -1,4 +1,4 @@
-"""What the other transaction of a conflict writes."""
+"""The writes of the other transaction in a conflict."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ Sides = AbstractContextManager[Any] | AbstractAsyncContextManager[Any]
 
 
 class SessionsUnderTest:
-    """What the application makes its sessions with.
+    """The application's session factory.
 
     Raises ``ConfigurationError`` for an object that makes no sessions.
     """

@@ -1,8 +1,9 @@
 """The class of all tokens with a column, which each kind overrides.
 
 A kind is a frozen dataclass in a file of its own. Other modules never ask which kind a token is.
-Its class declares who makes the versions, their SQL, the name for ``--token``, and so on. So a new
-kind is one new file, and subclassing registers it; ``docs/how-to/models/tokens.md`` has an example.
+Its class declares the maker of the versions, their SQL, the name for ``--token``, and so on. So a
+new kind is one new file, and subclassing registers it; ``docs/how-to/models/tokens.md`` has an
+example.
 """
 
 from __future__ import annotations
@@ -32,17 +33,17 @@ _TAKEN = ("metadata", "registry")
 class Token:
     """A concurrency token that lives in a column of its own.
 
-    ``name`` is the attribute on the class and, unless ``column`` says otherwise, the column.
+    ``name`` is the attribute on the class and, without ``column``, also the column.
     """
 
     made_by: ClassVar[Maker] = "python"
-    #: Does the database move the version at every write, whatever changes?
+    #: Whether the database moves the version at every write.
     every_write: ClassVar[bool] = False
-    #: Does ``next`` give the same each time, so that what a statement has made need not be read?
+    #: Whether ``next`` returns the same each time, so a statement's version need not be read.
     predictable: ClassVar[bool] = False
     #: What ``optilock migrate --token`` calls it; without one, ``module:Kind`` will do.
     option: ClassVar[str | None] = None
-    #: Is a NOT NULL column of its type probably one of its own? Autogenerate asks what one was.
+    #: Whether a NOT NULL column of its type is probably one of its own, for autogenerate.
     told_by_type: ClassVar[bool] = False
 
     name: str = "version"
@@ -89,7 +90,7 @@ class Token:
 
     def type(self) -> TypeEngine[Any]:
         """The column's type."""
-        raise NotImplementedError  # every kind says its own
+        raise NotImplementedError  # every kind has its own
 
     def accepts(self, column: Column[Any]) -> bool:
         """Return whether this token can use a column that the class has declared itself."""
@@ -101,7 +102,7 @@ class Token:
         Any UPDATE of the table that does not name the version moves it (``update()``), also one
         that a plain session sends, or Core.
 
-        Raises ``ConfigurationError`` for a column that says something else, and where nothing would
+        Raises ``ConfigurationError`` for a column with another declaration, and where nothing would
         move the version.
         """
         if self.made_by == "python" and column.onupdate is None:
@@ -110,7 +111,7 @@ class Token:
             self._let_sql_move(column)
 
     def _at_update(self, column: Column[Any]) -> Any:
-        """What an UPDATE sets that has not read the row."""
+        """Return the new version for an UPDATE that has not read the row."""
         following = self.following(column)
         if following is not None:
             return following
@@ -123,9 +124,9 @@ class Token:
         if following is None and column.onupdate is None and column.server_onupdate is None:
             kind = type(self).__name__
             raise ConfigurationError(
-                f"The versions of {kind}() are the database's, and nothing says how {column.name!r}"
-                f" moves: give {kind} a following(), which returns SQL, or a take() that says"
-                " server_onupdate=FetchedValue() of a column which a trigger moves."
+                f"The versions of {kind}() are the database's, and {column.name!r} has no SQL that"
+                f" moves it: give {kind} a following(), which returns SQL, or a take() that sets"
+                " server_onupdate=FetchedValue() on a column which a trigger moves."
             )
         for what, element in (("default", self.first()), ("onupdate", following)):
             if element is not None and getattr(column, what) is None:
@@ -142,12 +143,12 @@ class Token:
 
     @property
     def generator(self) -> Callable[[Any], Any] | Literal[False]:
-        """What makes the next version from the one before; ``False`` where nothing of ours does."""
+        """The function from one version to the next; ``False`` where Python makes none."""
         return self.next if self.made_by == "python" else False
 
     def next(self, value: Any) -> Any:
         """The value that follows ``value``; the first one for ``None``."""
-        raise NotImplementedError  # said by every kind whose versions Python makes
+        raise NotImplementedError  # every kind whose versions Python makes has its own
 
     def anew(self) -> Any:
         """Return a version for a row whose own one was not read: a random one, or a time.
@@ -188,7 +189,7 @@ class Token:
         return None
 
     def touch(self, column: Column[Any]) -> Mapping[Column[Any], ColumnElement[Any]]:
-        """What an UPDATE sets for the database to move the version though nothing else changes.
+        """Return the values with which an UPDATE moves the version without another change.
 
         Empty where Python makes the version, or the application does.
         """
@@ -230,7 +231,7 @@ class Token:
     # -- in a migration ------------------------------------------------------------------------
 
     def arguments(self) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
-        """What makes an equal token: arguments by position, and by name; without the defaults."""
+        """Return the arguments of an equal token, by position and by name, without the defaults."""
         given = {one.name: getattr(self, one.name) for one in fields(self) if one.init}
         usual = {one.name: one.default for one in fields(self)}
         return (), {name: value for name, value in given.items() if value != usual[name]}
@@ -253,7 +254,7 @@ _TRIED = 8
 
 @functools.lru_cache(maxsize=64)
 def _depends(token: Token) -> bool:
-    """Is a version made from the one before it? Chance and clocks do not look at that.
+    """Return whether a version is made from the one before it, unlike chance and clocks.
 
     Versions that are counted grow from one to the next, and a first version that is made after
     them is less than the last.

@@ -52,7 +52,7 @@ def check_guard(policy: object, token: object, where: str) -> None:
 
 @dataclass(frozen=True)
 class GuardTrigger:
-    """What the guard trigger of one table is to do.
+    """The task of one table's guard trigger.
 
     ``ignore`` and ``columns`` are columns: those whose change does not count, and, where there are
     such, those whose change does.
@@ -116,7 +116,7 @@ class GuardTrigger:
 
     @property
     def mark(self) -> str:
-        """A comment that says in the database what the trigger is, so that it can be read back."""
+        """A comment that describes the trigger in the database, for reading it back."""
         # Not the attribute's name: a roll-out knows of the column only, and makes the same trigger.
         token = {"kind": type(self.token).__name__, "column": self.column}
         said = {"token": token, "policy": self.policy, "ignore": self.ignore}

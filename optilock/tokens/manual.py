@@ -84,7 +84,7 @@ class Manual(Token):
 
 
 def _telling_case(kind: TypeEngine[Any]) -> TypeEngine[Any]:
-    """The type, in a collation of MariaDB that tells upper from lower case."""
+    """The type, in a case-sensitive collation of MariaDB."""
     if type(kind) in (String, Unicode) and isinstance(kind, String) and kind.length:
         binary: TypeEngine[Any] = VARCHAR(kind.length, collation=_BINARY)
     elif type(kind) in (Text, UnicodeText):

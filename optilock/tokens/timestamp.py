@@ -5,7 +5,7 @@
     class Page(Versioned, Base):
         __version_token__ = Timestamp(name="changed_at")
 
-It tells people when the row was last written, and needs no clock of the application.
+It shows people when the row was last written, and needs no clock of the application.
 
 The trap of times as tokens is their resolution: two writes in one tick would have the same
 version, and the second writer would not be noticed. So the new version is the server's time *or the

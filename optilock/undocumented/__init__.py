@@ -1,9 +1,9 @@
-"""What optilock uses of SQLAlchemy without its being documented, and nothing else.
+"""All undocumented parts of SQLAlchemy that optilock uses, and nothing else.
 
 ============  ======================================================================================
-mappers       mappings, what is kept in them, and listeners to their rows; changes of an object
+mappers       mappings, their contents, and listeners to their rows; changes of an object
 flushes       how a flush writes the rows of a class; sessions, transactions and their connections
-statements    what statements and queries name, lock, join and read; names of older releases
+statements    names, locks, joins and reads of statements and queries; names of older releases
 connections   how they are made, and what they refuse; how dialects and types write SQL
 check         the check that all of it is there, and that flushes work as in known releases
 ============  ======================================================================================

@@ -1,4 +1,4 @@
-"""What statements and queries of SQLAlchemy name, lock, join and read."""
+"""Names, locks, joins and reads of SQLAlchemy's statements and queries."""
 
 from __future__ import annotations
 
@@ -231,7 +231,7 @@ class Joins(NamedTuple):
 
     #: What ``select_from()`` has given.
     froms: tuple[Any, ...]
-    #: Is there an outer join, one with a left side of its own, or a full one?
+    #: Whether there is an outer join, one with a left side of its own, or a full one.
     outer: bool
     placed: bool
     full: bool

@@ -1,4 +1,4 @@
-"""What a failed attempt leaves to the next one: rows to lock, and perhaps its transaction.
+"""The legacy of a failed attempt for the next one: rows to lock, and perhaps its transaction.
 
 A missed version is no error of the database: the UPDATE has matched no row, and the transaction is
 alive. If it has written nothing else, there is nothing to roll back. So a decorated function with a

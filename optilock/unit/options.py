@@ -177,8 +177,8 @@ class Options:
         if self.strategy == PESSIMISTIC and (self.read_only or self.verify_reads):
             other = "read_only" if self.read_only else "verify_reads"
             raise ConfigurationError(
-                f'strategy="pessimistic" locks what is read for writing, and {other}=True is for'
-                " what is only read: take one."
+                f'strategy="pessimistic" locks each row that it reads, and {other}=True is for rows'
+                " that are only read: use one of them."
             )
         if self.exactly_once and self.read_only:
             raise ConfigurationError(

@@ -1,4 +1,4 @@
-"""What an error inside COMMIT means for the unit: stored, not stored, or unknown."""
+"""The outcome of a unit after an error inside COMMIT: stored, not stored, or unknown."""
 
 from __future__ import annotations
 

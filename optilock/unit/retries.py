@@ -420,8 +420,8 @@ def _predicate(on: object) -> Predicate:
         return functools.partial(_is_one_of, cast("tuple[type[Exception], ...]", kinds))
     if isinstance(on, (type, tuple)):
         raise ConfigurationError(
-            f"on={on!r} cannot work: write exception classes derived from Exception, or a"
-            " function that is given the error and says whether to run again."
+            f"on={on!r} cannot work: write exception classes derived from Exception, or a function"
+            " that takes the error and returns whether to run again."
         )
     _require_function("on", on)
     return cast(Predicate, on)

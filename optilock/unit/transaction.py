@@ -365,7 +365,9 @@ class OwnTransaction:
         self._note_committed()
 
     def _note_stored(self, error: BaseException) -> None:
-        error.add_note("optilock: this came after COMMIT; the unit is stored, and is not run again")
+        error.add_note(
+            "optilock: the unit is stored; this error came after COMMIT, so it is not retried"
+        )
         if self.attempt is not None:
             self.attempt.stored = True
 
@@ -439,10 +441,10 @@ class OwnTransaction:
 
 
 _COMMITTED_INSIDE = (
-    "session.commit() inside of a unit of work: the unit commits when its block is left, and what"
-    " comes after this call would not be stored together with what came before it. Leave commit()"
-    " out; use session.flush() to write what is pending, or UnitOfWork(..., independent=True) for"
-    " work that is to be stored on its own. Nothing was committed."
+    "session.commit() inside of a unit of work: the unit commits at the end of its block, and work"
+    " after this call would not be stored together with the work before it. Omit commit(). Use"
+    " session.flush() to write pending changes, or UnitOfWork(..., independent=True) for work that"
+    " is stored separately. Nothing was committed."
 )
 _ENDED_INSIDE = (
     "this unit of work went on after session.rollback() or session.close() inside of it: its"

@@ -199,7 +199,7 @@ def _is_there(session: Session, obj: Any) -> bool:
 
 
 def _covers_of(mapper: Mapper[Any]) -> tuple[list[Cover], list[Cover]]:
-    """Return the covers in which the class is a child, and those of which it is the root."""
+    """Return the covers with the class as a child, and those with it as the root."""
     found = _of.get(mapper)
     if found is None:
         found = _of[mapper] = (

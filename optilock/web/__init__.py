@@ -1,4 +1,4 @@
-"""What a web framework needs of optilock: conditions read from a request, errors as answers.
+"""The parts for web frameworks: conditions from requests, errors as answers.
 
 Without a framework:
 

@@ -222,7 +222,7 @@ class Conditions:
         try:
             return entities.replace(session, model, key, values, **self.demands, **options)
         except NotFound as missing:
-            raise version_mismatch("If-Match demands what is not there.") from missing
+            raise version_mismatch("If-Match needs a stored row, and there is none.") from missing
 
     # -- of a list ---------------------------------------------------------------------------------
 
@@ -344,8 +344,8 @@ def _refuse(reason: str) -> NoReturn:
 # -- OpenAPI ---------------------------------------------------------------------------------------
 
 _READS = ("GET", "HEAD")
-IF_MATCH: Final = "The ETag of the version that is to be changed."
-IF_NONE_MATCH: Final = "* to make what is not there; to read: the ETag that is known already."
+IF_MATCH: Final = "The ETag of the version to change."
+IF_NONE_MATCH: Final = "To create: *. To read: the ETag of the version that the client has."
 ETAG: Final = "The version, to be sent in If-Match."
 
 
@@ -392,7 +392,7 @@ ANSWERS: Final[Mapping[int, str]] = {
     304: "The version that is known already.",
     400: "A condition cannot be read, or the body cannot be stored.",
     404: "There is nothing here.",
-    409: "Somebody else was first, or it is there already.",
+    409: "Another change was first, or it exists already.",
     412: "It is in another version.",
     422: "The Idempotency-Key belongs to another request.",
     428: "A condition is needed.",

@@ -318,20 +318,20 @@ EXISTS = Kind(
 FAILED = Kind(
     "precondition-failed",
     412,
-    "This is not in the version that the request demands. Nothing was stored. Read it again, decide"
-    " anew, and send the ETag that you have read then, which does not begin with W/.",
+    "This is not in the version that the request demands. Nothing was stored. Read it and decide"
+    " again, and send the ETag that you have read then, which does not begin with W/.",
 )
 CONFLICT = Kind(
     "conflict",
     409,
-    "Somebody else was first with a change of the same. Nothing was stored. Read it again, and"
-    " send the change again if it still is wanted.",
+    "Another change of this was first. Nothing was stored. Read it again, and send the change again"
+    " if you still want it.",
 )
 NOT_WRITTEN = Kind(
     "not-written",
     403,
-    "This may be read here, and not be written. Nothing was stored, and nobody else was first:"
-    " to send it again changes nothing.",
+    "You may read this, and not write it. Nothing was stored, and this is no conflict: to send it"
+    " again changes nothing.",
 )
 UNKNOWN = Kind(
     "outcome-unknown",
@@ -357,31 +357,31 @@ BY_CLASS: dict[type[BaseException], Kind] = {
     LeaseHeld: Kind(
         "lease-held",
         412,
-        "Somebody else holds a lease on this. Nothing was stored. Send it again when the lease has"
+        "Another holder has a lease on this. Nothing was stored. Send it again when the lease has"
         " ended.",
     ),
     LeaseLost: Kind(
         "lease-lost",
         412,
         "The lease that was named is not in force, or not any more. Nothing was stored. Acquire a"
-        " new one, read again, and decide anew.",
+        " new one, and read and decide again.",
     ),
     SharingViolation: Kind(
         "sharing-violation",
         409,
-        "Somebody has this open so that the request does not fit. Nothing was stored. Send it"
+        "Another holder has this open and does not allow the request. Nothing was stored. Send it"
         " again when it is closed.",
     ),
     DeletePending: Kind(
         "delete-pending",
         409,
-        "This is to be deleted as soon as nobody has it open. Nothing was stored.",
+        "This will be deleted as soon as its last holder closes it. Nothing was stored.",
     ),
     HandleLost: Kind(
         "handle-lost",
         412,
         "The handle that was named is not open, or not any more. Nothing was stored. Open it"
-        " again, read again, and decide anew.",
+        " again, and read and decide again.",
     ),
     AccessDenied: Kind(
         "access-denied",

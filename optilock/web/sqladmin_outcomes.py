@@ -72,7 +72,7 @@ def conflict_text(own: Entry[Any] | None) -> str:
     if own is None:
         return "another transaction has changed something that it depends on, at the same moment."
     if own.database is None:
-        return "somebody else has deleted it meanwhile."
+        return "another user has deleted it in the meantime."
     words = last_change(own.changed_by, own.changed_at)
     return f"it has changed since this page was made{words and f' ({words})'}."
 

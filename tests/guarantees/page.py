@@ -28,12 +28,10 @@ _CELL = re.compile(r"\*{0,2}\[([^\]]*)\]\[[\w-]+\]\*{0,2}")
 _HEAD = f"""\
 # Guarantees by engine and level
 
-This page answers which anomalies are possible in your program, on its database and at its isolation
-level, and what prevents them. `python -m tests.guarantees` runs every scenario on the real
-databases and writes the page. Do not edit it. Tests compare each cell with a new run
-(`python -m pytest --full tests/guarantees`).
+After this page you know which anomalies are possible in your program, on its database and at its
+isolation level, and how to prevent them.
 
-Each table has one isolation level. Its columns are what a program adds to the level:
+Each table has one isolation level. Its columns are the program's additions to the level:
 
 | column | program |
 |---|---|
@@ -53,7 +51,7 @@ A cell is the outcome of one run, and links to its test. The title of the link i
 * **prevented**: the anomaly did not happen, and no transaction failed. Some had to wait.
 * An error, with the code of the database if the database decided: a transaction was refused. A
   retry ([`unit_of_work`](../how-to/sessions/retry.md)) runs it again.
-* **Bold**: the anomaly is possible with the level alone, and what the column adds prevents it.
+* **Bold**: the anomaly is possible with the level alone, and the column's addition prevents it.
 
 The first {len(HERMITAGE)} rows are the scenarios of [Hermitage](https://github.com/ept/hermitage)
 (© 2014 Martin Kleppmann, [CC BY 4.0](https://creativecommons.org/licenses/by/4.0/)). The order of
@@ -69,12 +67,12 @@ _EVERY = """\
 
 A cell above is one order of the steps. `optilock.testing.explore` runs *every* order of two
 transactions that can differ, at the engine's own level. Each line of this table is a pair of units
-that does what the two transactions of the scenario do. **possible** is a counterexample: the
+with the same steps as the two transactions of the scenario. **possible** is a counterexample: the
 anomaly happened in some order. **prevented** is a proof for these units and rows: it happened in
-none.
+no order.
 
-The words of a cell are for the columns nothing, version and `verify`. Scenarios of three
-transactions are left out.
+The words of a cell are for the columns nothing, version and `verify`. The table omits scenarios
+of three transactions.
 
 """
 
@@ -89,8 +87,8 @@ _TWICE = """\
 
 A client sends a request again, because the answer was lost after COMMIT; or the connection was
 lost inside COMMIT, and the server runs its work again. Isolation levels and versions do not help:
-the second run reads what the first one has stored. A version that the *client* has seen helps, and
-so does [an `Idempotency-Key`](../how-to/web/idempotent-requests.md), or
+the second run reads the values that the first one has stored. A version that the *client* has seen
+helps, and so does [an `Idempotency-Key`](../how-to/web/idempotent-requests.md), or
 [`exactly_once=`](../how-to/sessions/exactly-once.md).
 
 """
@@ -98,18 +96,22 @@ so does [an `Idempotency-Key`](../how-to/web/idempotent-requests.md), or
 _TAIL = """\
 ## What the tables leave out
 
-* Phantoms (PMP, G2, a room that is booked twice) are rows that were not there to be read, so no
-  version of a row prevents them. Use `serializable`, a unique key, or one row that stands for the
-  set: the root of an [aggregate](../how-to/models/aggregates.md), \
-or a [lease](../how-to/long-work/leases.md).
-* `verify` and `verify_reads` lock the rows when they compare them, before COMMIT. Two transactions
-  that have each written what the other one has read then deadlock, and the database refuses one.
+* Phantoms (PMP, G2, a room that is booked twice) are rows that did not exist at the read, so no
+  version of a row prevents them. Use `serializable`, a unique key, or one row that represents the
+  set: the root of an [aggregate](../how-to/models/aggregates.md), or a
+  [lease](../how-to/long-work/leases.md).
+* `verify` and `verify_reads` lock the rows when they compare them, before COMMIT. If each of two
+  transactions has written a row that the other one has read, they deadlock, and the database
+  refuses one.
 * SQLite runs with a write-ahead log here. With a rollback journal it prevents the same anomalies,
   sometimes with another error.
 * On a Galera cluster, levels hold within one node: see
   [deployments](../how-to/operate/galera.md).
-* [Isolation levels](../explanation/isolation.md) shows what each level sends, \
-and how a conflict looks.
+* [Isolation levels](../explanation/isolation.md) shows the statements of each level, and the
+  error of a conflict.
+
+`python -m tests.guarantees` runs every scenario on the databases and writes this page. Tests
+compare each cell with a new run.
 """
 
 

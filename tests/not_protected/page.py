@@ -20,20 +20,19 @@ _CELL = re.compile(r"\*{0,2}\[(\w+)\]\[[\w-]+\]\*{0,2}")
 _HEAD = """\
 # What is not protected
 
-This page answers which ways to write a row can overwrite a change unseen, and what makes them
-safe. `python -m tests.not_protected` tries every way on the real databases and writes the page.
-Do not edit it. Tests compare each cell with a new run (`python -m pytest tests/not_protected`).
+Find your way to write a row in the tables. **silent** means that a change can be lost without any
+sign. A strict session refuses most of these ways, and a guard trigger the others.
 
-Each cell is the worse outcome of two stories. In the first one an author has read a row, another
-program changes it and moves its version, and the author writes in this way. In the second one a
-reader has read the row, it is written in this way, and the reader writes what was read. For an
-UPDATE or DELETE by the program the WHERE names the key alone.
+Each cell is the worse outcome of two stories. In the first one an author reads a row, another
+program changes it and moves its version, and the author then writes in this way. In the second
+one a reader reads the row, another program writes it in this way, and the reader then writes its
+older values. The WHERE of an UPDATE or DELETE by the program names only the key.
 
-* **protected**: the write, or that of the reader, is a conflict (`ConcurrencyError`,
+* **protected**: this write, or the reader's, is a conflict (`ConcurrencyError`,
   `StaleDataError`), and no change is lost.
 * **refused**: an error comes before the row is changed, from optilock or from the trigger.
-* **warned**: the change is lost, and the program is warned.
-* **silent**: the change is lost, and there is no sign of it.
+* **warned**: the change is lost, with a warning.
+* **silent**: the change is lost without any sign.
 
 | column | program |
 |---|---|
@@ -44,29 +43,29 @@ UPDATE or DELETE by the program the WHERE names the key alone.
 | strict, guard trigger | and `__version_guard__ = "reject"`: see \
 [migrations](../how-to/operate/migrations.md) |
 
-With `guard_statements(engine, "forbid")` the statements and the SQL text of all sessions of an
-engine are [refused](../how-to/conflicts/statements.md#find-code-that-goes-around-the-version), \
-those
-of plain ones too.
+`guard_statements(engine, "forbid")` \
+[refuses](../how-to/conflicts/statements.md#find-code-that-goes-around-the-version)
+the statements and the SQL text of all sessions of an engine, including plain ones.
 """
 
 _TAIL = """\
 ## What the tables leave out
 
-* A form without the version, whose values are set on a row that is read when it is saved, is a
-  flush of values that its author may not have seen, and looks like any other.
-  `require_conditions=True` of a [unit](../how-to/sessions/units.md) refuses it; \
-a form [with a tag](../how-to/web/forms.md)
-  compares it.
-* A statement that moves the version by itself (`version = version + 1`) is taken at its word, by
-  the trigger as well.
-* A DELETE by another program. Those that have read the row get a conflict; what the DELETE
-  itself has not seen is gone.
-* MariaDB fires no trigger for what a foreign key does by itself (`ON DELETE SET NULL`,
-  `ON UPDATE CASCADE`), so a strict session refuses the DELETE, or the new key, of the row that it
-  refers to. Another program's DELETE of that row is not seen: `optilock check` finds such keys
+* A form without the version may be saved onto a row that is read only then. The flush cannot show
+  that the form's author has not seen that row. `require_conditions=True` of a
+  [unit](../how-to/sessions/units.md) refuses such a save. A form
+  [with an ETag](../how-to/web/forms.md) compares the version.
+* optilock and the trigger trust a statement that moves the version (`version = version + 1`).
+* A DELETE by another program. Later writes of readers are conflicts, but changes that the DELETE's
+  author has not seen are lost.
+* MariaDB fires no trigger for the actions of a foreign key (`ON DELETE SET NULL`,
+  `ON UPDATE CASCADE`). So a strict session refuses the DELETE, or the new key, of the parent row.
+  It cannot see another program's DELETE of that row. `optilock check` finds such foreign keys
   (`silent-cascade`).
-* Rows that were not there to be read: see [guarantees](guarantees.md#what-the-tables-leave-out).
+* Rows that did not exist at the read: see [guarantees](guarantees.md#what-the-tables-leave-out).
+
+`python -m tests.not_protected` tries every way on the databases and writes this page. Tests compare
+each cell with a new run.
 """
 
 

@@ -6,10 +6,9 @@
     python -m tests.sqlalchemy_suite --database sqlite
     python -m tests.sqlalchemy_suite --files test/orm/test_versioning.py test/orm/dml
 
-optilock stands between the unit of work and the connection. What it may change there is what
-SQLAlchemy's users would notice, and SQLAlchemy's ``test/orm`` knows more of that than we do. So it
-is run as it is, from the source distribution of the SQLAlchemy that is installed here, with
-``watch(Session)``: every class that has a ``version_id_col`` is guarded.
+The guard replaces ``execute`` on the connections of a flush. SQLAlchemy's ``test/orm`` covers the
+behaviour that this must not change. So it runs unchanged, from the source distribution of the
+installed SQLAlchemy, with ``watch(Session)``: every class with a ``version_id_col`` is guarded.
 
 ``known.toml`` names the tests that may fail, each with its reason;
 ``docs/contributing/sqlalchemy-suite.md`` shows the same list. The run fails when any other test

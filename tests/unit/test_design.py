@@ -1,4 +1,4 @@
-"""What ``docs/explanation/design.md`` says of the source is true: floors, files, and ways."""
+"""``docs/explanation/design.md`` describes the source truly: layers, files, order of functions."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ def section(head: str) -> str:
     return PAGE.split(f"\n## {head}\n")[1].split("\n## ")[0]
 
 
-# -- floors and files ------------------------------------------------------------------------------
+# -- layers and files -----------------------------------------------------------------------------
 
 
-def test_the_floors_are_those_that_the_import_check_knows() -> None:
-    picture = section("The promise, and the staircase").split("```")[1].split("═══")[-1]
-    drawn = [set(re.findall(r"^(\w+) ", floor, re.M)) for floor in picture.split("↓")]
+def test_the_layers_are_those_of_the_import_check() -> None:
+    picture = section("The promise and the layers").split("```")[1].split("═══")[-1]
+    drawn = [set(re.findall(r"^(\w+) ", layer, re.M)) for layer in picture.split("↓")]
     contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
     layers = contracts["contracts"][0]["layers"]
     assert drawn == [set(layer.split(" : ")) for layer in layers]
@@ -129,7 +129,7 @@ def assert_in_order(told: list[Step], calls: list[Step]) -> None:
 
 
 def move(engine: Engine, *ids: int) -> None:
-    """Somebody else changes these titles first."""
+    """Change these titles first, in another transaction."""
     with engine.begin() as connection:
         for one in ids:
             connection.exec_driver_sql(
@@ -145,7 +145,7 @@ def test_the_way_of_one_row(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> 
         for title in ("read once", "planned once", "known from then on"):
             session.get_one(Page, 1).title = title
             calls = called_by(session.flush)
-    told = way("The way of one row")
+    told = way("How one row is written")
     assert_in_order(told, calls)
     assert {path for path, _ in calls} - {path for path, _ in told} <= {
         "watched/guard/records.py",
@@ -194,7 +194,7 @@ def test_the_way_of_a_thousand_rows(engine: Engine) -> None:
         move(engine, *range(1, 11))
         calls = called_by(session.flush)
         assert session.get_one(Page, 10).title == "theirs"
-    assert_in_order(way("The way of a thousand rows with ten that missed"), calls)
+    assert_in_order(way("How a batch with ten conflicts is written"), calls)
 
 
 def test_the_way_of_a_retry(engine: Engine) -> None:
@@ -208,4 +208,4 @@ def test_the_way_of_a_retry(engine: Engine) -> None:
                 "UPDATE pages SET version = version + 1 WHERE id = ?", (others.pop(),)
             )
 
-    assert_in_order(way("The way of a retry"), called_by(rename))
+    assert_in_order(way("How a unit is retried"), called_by(rename))

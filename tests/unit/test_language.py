@@ -88,19 +88,19 @@ NO_NAMES = frozenset(
 AT_MOST: dict[str, dict[str, int]] = {
     "docstrings": {
         "nobody, somebody, whoever": 0,
-        "who, whatever, what is": 6,
-        "anew, as ever, its like, of which": 15,
-        "told, tells": 20,
-        "says": 28,
-        "he, his": 1,
+        "who, whatever, what is": 0,
+        "anew, as ever, its like, of which": 0,
+        "told, tells": 0,
+        "says": 0,
+        "he, his": 0,
     },
     "pages": {
-        "nobody, somebody, whoever": 96,
-        "who, whatever, what is": 80,
-        "anew, as ever, its like, of which": 14,
-        "told, tells": 20,
-        "says": 41,
-        "he, his": 3,
+        "nobody, somebody, whoever": 4,
+        "who, whatever, what is": 8,
+        "anew, as ever, its like, of which": 2,
+        "told, tells": 0,
+        "says": 1,
+        "he, his": 0,
     },
 }
 PATTERNS = {

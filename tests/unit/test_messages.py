@@ -151,7 +151,7 @@ def test_what_only_we_are_known_to_have_changed_was_not_changed_by_both_sides() 
     unseen = {"id": 7, "version": 3}
     one = entry(changes={"title": "b"}, conflicting={"title"}, original=unseen)
     assert "both sides" not in one.describe()
-    assert "we changed title, and what was there before is not known to us" in one.describe()
+    assert "we changed title, whose earlier value is unknown" in one.describe()
 
     stored = {"id": 7, "title": "c", "version": 5}
     both = entry(changes={"title": "b"}, conflicting={"title"}, database=stored)

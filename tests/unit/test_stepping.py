@@ -118,7 +118,7 @@ def test_every_side_has_a_name_of_its_own(sessions, names):
 @pytest.mark.parametrize("sessions", ["sqlite://", dict])
 def test_what_makes_no_sessions_is_refused(sessions):
     with (
-        pytest.raises(ConfigurationError, match="give it a sessionmaker"),
+        pytest.raises(ConfigurationError, match="a sessionmaker, an Engine"),
         interleave(sessions, "a"),
     ):
         pass

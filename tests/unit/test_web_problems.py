@@ -267,7 +267,7 @@ def test_a_lost_server_is_no_other_writer() -> None:
     lost = OperationalError("SELECT", {}, Exception("?"), connection_invalidated=True)
     problem, told = body_of(lost)
     assert problem.status == 503
-    assert "omebody" not in told["detail"]
+    assert "nother change" not in told["detail"]
 
 
 @pytest.mark.parametrize(

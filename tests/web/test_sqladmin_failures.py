@@ -237,7 +237,7 @@ def test_a_row_that_vanishes_during_a_conflict_shows_what_was_typed(client: Test
     DocAdmin.hooks["change"] = lambda: write(client, "a", None)
     answer = saved(client, seen, "My long title")
     assert (answer.status_code, "My long title" in answer.text) == (409, True)
-    assert "deleted it meanwhile" in answer.text
+    assert "deleted it in the meantime" in answer.text
     assert saved(client, "", "My long title").status_code == 404
 
 

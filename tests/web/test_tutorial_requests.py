@@ -81,7 +81,7 @@ def test_forms_of_the_fastapi_application_lose_no_edit(program: Program) -> None
         assert ada.get("/api/pages/1").json() == {"title": "Ada's", "body": "Hello\nfrom Ada"}
 
         assert conflict.status_code == 409
-        assert "Meanwhile it says: Ada&#x27;s" in conflict.text
+        assert "It is stored as “Ada&#x27;s" in conflict.text
         assert 'value="Bob&#x27;s"' in conflict.text
         assert "Hello\nfrom Ada" in conflict.text
         bob.post("/pages/1", data=typed(conflict.text, "body", title="Both titles"))

@@ -214,7 +214,7 @@ class Base(DeclarativeBase):
 
 
 class Page(Base):
-    """What the kinds of page have in common."""
+    """The common columns of all kinds of page."""
 
     __abstract__ = True
 

@@ -278,7 +278,7 @@ class Tally:
 
 @dataclass(frozen=True)
 class Report:
-    """What one editor did under one strategy; latencies are seconds, pauses included."""
+    """The work of one editor with one strategy; latencies are seconds, with pauses."""
 
     committed: tuple[Edit, ...]
     latencies: tuple[float, ...]
@@ -286,7 +286,7 @@ class Report:
 
 
 def editor(pipe: Connection, url: str, edits: Sequence[Edit]) -> None:
-    """Serve strategies until told to end; the target of the process."""
+    """Serve strategies until the parent ends it; the target of the process."""
     # Ctrl-C reaches the whole group: the parent alone decides, and closes the pipe.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     strategies = {strategy.name: strategy for strategy in STRATEGIES}
@@ -359,7 +359,7 @@ _GOODBYE = 5.0
 
 
 class DemoFailed(OptilockError):
-    """An editor could not go on; the message says why, in one line."""
+    """An editor could not go on; the message has the reason in one line."""
 
 
 @contextmanager

@@ -41,7 +41,7 @@ class Item(BaseModel):
 
 
 class Text(BaseModel):
-    """What a page says."""
+    """The text of a page."""
 
     model_config = ConfigDict(extra="forbid")
 

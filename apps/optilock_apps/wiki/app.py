@@ -36,7 +36,7 @@ __all__ = ["LEASE_SECONDS", "is_loopback", "wiki"]
 
 LEASE_SECONDS = 60.0
 
-#: Characters of a name that a client has sent, where it is told that there is no such name.
+#: The most characters of a client's name in the answer that it does not exist.
 _LONGEST = 64
 
 
@@ -56,9 +56,9 @@ def wiki(
             open no merge.
         lease_seconds: how long a user counts as editing a page without a further sign, because
             the window is closed or runs no scripts: 1 to 3600.
-        hosts: the names that it answers for, beside those of this machine; ``None``: all. A server
-            that listens on this machine alone needs it: :mod:`optilock_apps.wiki.protection` says
-            why.
+        hosts: the host names that it answers for, besides those of this machine; ``None``: all. A
+            server that only listens on this machine needs it, for the reason in
+            :mod:`optilock_apps.wiki.protection`.
 
     Raises:
         ConfigurationError: the secret is too short, or the lease too short or too long.
@@ -111,6 +111,6 @@ def _problem(error: Exception) -> Problem | None:
 
 
 def _plain(status: int, detail: str, headers: dict[str, str] | None = None) -> Problem:
-    """One that its status says all of (RFC 9457 section 4.2.1)."""
+    """A problem without details besides its status (RFC 9457 section 4.2.1)."""
     body = {"type": "about:blank", "title": HTTPStatus(status).phrase}
     return Problem(status, {**body, "status": status, "detail": detail}, headers or {})

@@ -43,7 +43,7 @@ _WAIT_FOR_LOCK = 30
     default=60,
     show_default=True,
     metavar="SECONDS",
-    help="How long somebody whose window is gone counts as editing.",
+    help="How long a user counts as editing after their window is gone.",
 )
 @click.option(
     "--allowed-host",

@@ -1,4 +1,4 @@
-"""What the views ask of a request besides its form: the wiki, a session, the name of a page."""
+"""The views' dependencies besides the form: the wiki, a session, the name of a page."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["Db", "InWiki", "Name", "Wiki"]
 
 @dataclass(frozen=True)
 class Wiki:
-    """What all requests share."""
+    """The shared state of all requests."""
 
     sessions: sessionmaker[Session]
     seals: Seals

@@ -1,4 +1,4 @@
-"""The lease of a user who edits a page: it warns others, and stops no edit.
+"""The lease of a page's editor: it warns other users, and stops no edit.
 
 The tag in the form keeps every edit, so the lease need not (``guards=()`` of
 :class:`~optilock_apps.wiki.pages.Page`). A user without a lease, or whose lease has ended, saves as

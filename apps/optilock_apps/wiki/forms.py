@@ -29,7 +29,7 @@ class Form:
     tag: str = ""
     base: str = ""
     seal: str = ""
-    #: The id of the lease of this editor; "": he has none.
+    #: The id of this editor's lease; "": there is none.
     lease: str = ""
     #: The signature that others see, if there is one.
     author: str = ""
@@ -63,7 +63,7 @@ def _sent(request: Request, body: Annotated[bytes, Depends(_body)]) -> Form:
 
 
 def _sent_text(request: Request, form: Annotated[Form, Depends(_sent)]) -> Form:
-    if "body" not in request.state.fields:  # it is not empty: nobody has said what it is
+    if "body" not in request.state.fields:  # the field is missing, which is not the same as empty
         raise HTTPException(400, "This form came without its text, so nothing was saved.")
     return form
 

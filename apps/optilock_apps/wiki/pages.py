@@ -44,7 +44,7 @@ class Page(Leasable, Versioned, Base):
     __version_token__ = Unique()
     #: A lease shows that a page is being edited, and stops no edit: ``optilock_apps.wiki.editing``.
     __lease_policy__ = LeasePolicy(shortest=1, longest=3600, endless=False, guards=())
-    #: A program that comes second is told what is stored.
+    #: The stored value that a program gets in a conflict.
     __problem_fields__ = ("body",)
     #: A conflict shows them to people and to programs.
     __version_author__ = "changed_by"
@@ -54,7 +54,7 @@ class Page(Leasable, Versioned, Base):
     body: Mapped[str] = mapped_column(_BODY)
     #: The signature of the last editor, if there is one.
     changed_by: Mapped[str | None] = mapped_column(String(LONGEST_NAME))
-    #: The time of the last change, in UTC; NULL: nobody has changed the page since it was made.
+    #: The time of the last change, in UTC; NULL: the page has not changed since it was made.
     changed_at: Mapped[datetime | None]
 
 
@@ -76,7 +76,7 @@ def prepare(engine: Engine, pages: int = 8) -> None:
 
 
 def _add_columns(engine: Engine) -> None:
-    """Those of leases, to the table of a wiki that was older than they are."""
+    """Add the columns of leases to the table of an older wiki."""
     there = {column["name"] for column in inspect(engine).get_columns(Page.__tablename__)}
     with engine.begin() as connection:
         for column in Base.metadata.tables[Page.__tablename__].columns:

@@ -1,8 +1,8 @@
 """The checks before every request, and the headers of every answer.
 
-**Forms of other sites.** A page of another site can send a form here, in the name of the user who
-looks at it. Browsers say where a request comes from, so a request that may write is refused (403)
-if ``Sec-Fetch-Site`` names another site or, without that field, if ``Origin`` is not this host. A
+**Forms of other sites.** A page of another site can send a form here, in the name of its reader.
+Browsers report the origin of a request, so a request that may write is refused (403) if
+``Sec-Fetch-Site`` names another site or, without that field, if ``Origin`` is not this host. A
 program such as curl sends neither, and no page steers it. (A cookie marked ``SameSite`` would not
 be enough: it counts other ports and subdomains as the same site, and this wiki has no cookies.)
 

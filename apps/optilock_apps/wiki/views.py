@@ -36,8 +36,8 @@ __all__ = ["router"]
 router = APIRouter(include_in_schema=False)
 _read = partial(router.api_route, methods=["GET", "HEAD"])
 
-_NO_TAG = "This form does not say which version of the page it is about, so nothing was done."
-_COPY = f"{_NO_TAG} What you typed is below: copy it, and edit the page anew."
+_NO_TAG = "This form does not name the version of its page, so nothing was done."
+_COPY = f"{_NO_TAG} What you typed is below: copy it, and edit the page again."
 _OPEN = "Some places are still open, so nothing was saved. Settle what is listed below, and save."
 _BUSY = "Others are writing at the same time, so nothing was saved. Save it again."
 
@@ -78,7 +78,7 @@ def _found(wiki: Wiki, name: str) -> Page | None:
 
 @_read("/pages/{name}/edit")
 def edit(request: Request, wiki: InWiki, name: Name, anyway: bool = False) -> Response:
-    # Before the text is read: what the holder of the lease edits is what he left who had it before.
+    # Before the text is read, so the new holder of the lease edits the former holder's last text.
     editing = begin_edit(wiki, name) if is_visit(request) else Editing()
     found = _found(wiki, name)
     if found is None:
@@ -97,9 +97,7 @@ def _form(wiki: Wiki, name: str, body: str, tag: str, base: str, lease: str) -> 
 @router.post("/pages/{name}/edit")
 def save(wiki: InWiki, name: Name, form: SentText) -> Response:
     form = replace(form, name=name)
-    if lines_with_marks(
-        form.body, form.base
-    ):  # of a conflict: whoever saved it now would store marks
+    if lines_with_marks(form.body, form.base):  # of a conflict: a save of it would store marks
         places = places_in(form.body)
         return show("edit.html", 409, form=form, places=places, wrong=_OPEN)
     try:
@@ -107,7 +105,7 @@ def save(wiki: InWiki, name: Name, form: SentText) -> Response:
         with wiki.sessions.begin() as session:
             if form.body == form.base and _is_proven(wiki, session, form):
                 end(session, name, form.lease)
-                return RedirectResponse(_address(name), 303)  # nobody has changed anything
+                return RedirectResponse(_address(name), 303)  # neither side has a change
             # In a list, "*" is no tag: its sender has not seen the text that it overwrites.
             values = page_values(form.body, form.author)
             entities.merge(session, Page, name, values, if_match=[form.tag])
@@ -199,7 +197,7 @@ def delete(wiki: InWiki, name: Name, form: Sent) -> Response:
     except BadPrecondition as error:
         raise HTTPException(error.status, _NO_TAG) from None
     except NotFound:
-        pass  # somebody else has deleted it, as was wanted
+        pass  # another user has deleted it, as was wanted
     except PreconditionFailed as error:
         (entry,) = error.entries
         last = last_change(entry.changed_by, entry.changed_at)

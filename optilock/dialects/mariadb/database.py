@@ -170,9 +170,9 @@ class MariaDB(Database):
     def waiting(self, connection: sa.Connection, wait: Wait) -> AbstractContextManager[None]:
         if wait.milliseconds and not getattr(connection.dialect, "is_mariadb", False):
             raise ConfigurationError(
-                "lock(timeout=...) cannot be told to MySQL, which has no FOR UPDATE WAIT n (MariaDB"
-                " has): use nowait=True or skip_locked=True, or set innodb_lock_wait_timeout of"
-                " the session. Nothing was sent."
+                "lock(timeout=...) needs FOR UPDATE WAIT n, which MySQL has not (MariaDB has):"
+                " use nowait=True or skip_locked=True, or set innodb_lock_wait_timeout of the"
+                " session. Nothing was sent."
             )
         return super().waiting(connection, wait)
 
@@ -217,7 +217,7 @@ class MariaDB(Database):
         return f"{value:.{scale[1]}f}" if scale else super().kept_of(value, declared)
 
     def kept_short(self, value: float) -> object:
-        """It is shown with six digits."""
+        """Return the text of six digits that MariaDB shows."""
         return f"{super().kept_short(value):.6g}"
 
     # -- one row by its key ----------------------------------------------------------------------
@@ -264,7 +264,7 @@ class MariaDB(Database):
     )
     #: Access denied, to a database, a table, or an operation.
     forbidden = frozenset({1044, 1142, 1143, 1227, 1419})
-    #: A transaction, or a server; the second one is told in one code with other options.
+    #: A transaction, or a server; the code of the second one is also that of other options.
     read_only = frozenset({1792, 1290, 1836})
     #: CHECK of MariaDB and of MySQL, out of range in a column and in an expression, SIGNAL.
     unstorable = frozenset({4025, 3819, 1264, 1690, 1644})
@@ -304,7 +304,7 @@ class MariaDB(Database):
         "SELECT count(*) > 0 FROM information_schema.innodb_trx"
         " WHERE trx_mysql_thread_id = {} AND trx_state = 'LOCK WAIT'"
     )
-    # InnoDB renews the table only where nobody has read it for 0.1 s (INNODB_TRX in its manual).
+    # InnoDB renews the table only if no query has read it for 0.1 s (INNODB_TRX in its manual).
     lock_question_pause = 0.11
 
     def number_of(self, connection: Any) -> int | None:

@@ -6,11 +6,11 @@ What a transaction has written is compared with what the other nodes have writte
 waiting.
 
 So a row that must be as it was read has to be written. Its version is moved, and moved back in the
-same transaction: that is a write for the certification, and all ETags stay valid.
-Measured in 60 pairs of transactions on two nodes, each of which wrote one row and had to find the
-other one unchanged: both committed 58 times with LOCK IN SHARE MODE, 37 times with an UPDATE that
-sets the version to itself (MariaDB leaves it out where nothing changes), 0 times with a version
-that is moved, or moved and moved back.
+same transaction: that is a write for the certification, and all ETags stay valid. Measured in 60
+pairs of transactions on two nodes, where each wrote one row and had to find the other one
+unchanged: both committed 58 times with LOCK IN SHARE MODE, 37 times with an UPDATE that sets the
+version to itself (MariaDB leaves it out where nothing changes), 0 times with a version that is
+moved, or moved and moved back.
 
 A node answers ROLLBACK with 1213, too, where another node's commit has ended the transaction
 meanwhile, and with 1047 once it has lost the others. Either way there is nothing left to roll back.
@@ -48,7 +48,7 @@ def number_of(error: BaseException) -> object:
 
 
 def is_node(connection: Connection) -> bool:
-    """Does the server belong to a cluster? Asked once for an engine, beside SQLAlchemy."""
+    """Return whether the server belongs to a cluster. Checked once, with the driver alone."""
     dialect = connection.dialect
     found = _known.get(dialect)
     if found is None:
@@ -92,9 +92,9 @@ NOT_SERIALIZABLE = (
     "this is a node of a Galera cluster, where SERIALIZABLE holds between the transactions of one"
     " node only: two nodes may each commit what the other one should have prevented. Give the rows"
     " a version and verify(obj) those that were only read (or verify_reads=True), which holds"
-    " between nodes. If all who write use this one node, give the engine the level,"
-    " create_engine(..., isolation_level='SERIALIZABLE'), and leave isolation= out. With"
-    " read_only=True the level is not refused. Nothing was sent."
+    " between nodes. If all writers use this one node, give the engine the level,"
+    " create_engine(..., isolation_level='SERIALIZABLE'), and omit isolation=. With read_only=True"
+    " the level is not refused. Nothing was sent."
 )
 
 
@@ -135,7 +135,7 @@ def together(connection: Connection) -> Iterator[None]:
 
 
 def nodes(connection: Connection, named: Sequence[str]) -> Sequence[str]:
-    """``host:port`` of every node; those that the cluster tells, unless they are ``named``.
+    """Return ``host:port`` of every node: the ``named`` ones, or those that the cluster reports.
 
     Raises:
         ConfigurationError: this node is none of a cluster that works, or would keep the change to
@@ -232,7 +232,7 @@ def limit_waits(
     number = connection.scalar(text("SELECT CONNECTION_ID()"))
     over = threading.Event()
     watcher = threading.Thread(target=_watch, args=(beside, number, seconds, over))
-    with limited(connection, math.ceil(seconds) + 1):  # if nobody can look
+    with limited(connection, math.ceil(seconds) + 1):  # if the thread cannot look
         watcher.start()
         try:
             yield
@@ -263,7 +263,7 @@ def _watch(beside: Connection, number: int, seconds: float, over: threading.Even
 
 
 #: Whose transaction has the table, where the plugin ``metadata_lock_info`` is there; or else the
-#: oldest transaction of the server, which only who has the right PROCESS may see.
+#: oldest transaction of the server, which only users with the right PROCESS may see.
 _HOLDERS = (
     "SELECT p.id, p.user, p.host, p.command FROM information_schema.metadata_lock_info l"
     " JOIN information_schema.processlist p ON p.id = l.thread_id"
@@ -277,7 +277,7 @@ _HOLDERS = (
 
 
 def holder(connection: Connection, table: Table) -> str | None:
-    """Whose transaction has the table, or is the oldest one."""
+    """Return the owner of the table's lock, or of the oldest transaction."""
     for question, sure in zip(_HOLDERS, (True, False), strict=True):
         with suppress(DBAPIError):
             named = {"schema": table.schema, "name": table.name}

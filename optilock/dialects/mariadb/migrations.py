@@ -326,7 +326,7 @@ def _column(row: tuple[str, str, str, str | None, str, str | None]) -> StoredCol
 
 
 def _with_digits(kind: str) -> str:
-    """A time that says no number of digits keeps none."""
+    """A time without a number of digits keeps none."""
     return f"{kind}(0)" if kind in ("datetime", "timestamp") else kind
 
 

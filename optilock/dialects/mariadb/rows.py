@@ -19,7 +19,7 @@ The drivers send ``executemany`` of an UPDATE row by row, one round trip each. M
 rows on a socket, MariaDB 10.11: ``executemany`` 67 ms, this join 4.2 ms, CASE per column 6.5 ms,
 JSON_TABLE 3.8 ms (but values change on their way through JSON). The join compares integers only:
 columns of a derived table have a collation of their own, so other keys and tokens keep
-``executemany``, as does what the driver would have to be told more about.
+``executemany``, and so do values that need further hints for the driver.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ class JoinedRows:
     def _update(self, connection: sa.Connection, writes: list[Write]) -> int:
         try:
             rows = [self._row(write) for write in writes]
-        except Exception:  # of a value's type: SQLAlchemy meets it as well, and tells the statement
+        except Exception:  # of a value's type: SQLAlchemy meets it as well, and names the statement
             return len(writes) - len(LockAndLook(self._database).send(connection, writes))
         sql = self._sql(len(rows))
         result = connection.__class__.exec_driver_sql(
@@ -198,7 +198,7 @@ class JoinedRows:
 
 
 def _is_as_read(write: Write, found: tuple[Any, ...]) -> bool:
-    """It has its version still; of compared rows, that have none, it is there."""
+    """Return whether the row still has its version; a compared row, that it exists."""
     matches = write.shape.matches
     read = tuple(write.params[one.parameter] for one in matches)
     return found[: len(matches)] == read
@@ -325,7 +325,7 @@ def has_primary(table: sa.Table) -> bool:
 
 
 def forget_primary(table: sa.Table, error: DBAPIError) -> bool:
-    """Was a statement refused because it names the key? From here on none does."""
+    """Return whether a statement was refused because it names the key; later ones omit it."""
     if error.orig is None or number_of(error.orig) != _NO_SUCH_KEY or not has_primary(table):
         return False
     table.info[_WITHOUT] = True

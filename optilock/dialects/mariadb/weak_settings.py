@@ -1,4 +1,4 @@
-"""What makes the check of versions void, or weaker, on MariaDB: one function for each weakness."""
+"""Settings that prevent or weaken the check of versions on MariaDB: one function for each."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _FOUND_ROWS = 2
 
 
 class Server(NamedTuple):
-    """What was read of a connection."""
+    """The settings that were read of a connection."""
 
     #: The driver's own connection.
     driver: Any
@@ -67,7 +67,7 @@ def node_of_a_cluster(server: Server) -> Iterator[Weakness]:
             False,
             "The server is a node of a Galera cluster (wsrep_on). Versions, touch(), and verify()"
             " with its UPDATE hold between nodes. Isolation levels, lock() and other locks of rows"
-            " hold on one node only, and a conflict with another node is told at COMMIT.",
+            " hold on one node only, and COMMIT reports a conflict with another node.",
             "See docs/how-to/operate/deployments.md: use versions where you would lock, and units"
             " that run again.",
         )
@@ -98,7 +98,7 @@ OF_SERVER: tuple[Callable[[Server], Iterator[Weakness]], ...] = (
 
 
 class Stored(NamedTuple):
-    """What was read of one table."""
+    """The facts that were read of one table."""
 
     name: str
     #: The storage engine; a view has none.

@@ -294,9 +294,9 @@ class PostgreSQL(Database):
 
     lock_question = "SELECT cardinality(pg_blocking_pids({})) > 0"
     tells_waits = True
-    #: Who closes a circle is then always the one who gives way. Superusers only.
+    #: The transaction that closes a circle is then always the one that is ended. Superusers only.
     #: With a limit of the application's own, a unit sets no brief one: how long it waits is then
-    #: the choice of the one who watches, and not of a clock.
+    #: the choice of the watching thread, and not of a clock.
     watched_settings = (
         "SET deadlock_timeout = '1ms'",
         "SELECT set_config('lock_timeout', '59s', false)"
@@ -459,7 +459,7 @@ def _in_transaction(driver: Any) -> bool:
 
 
 def _reported(driver: Any, parameter: str) -> str | None:
-    """What the server has told of it since; psycopg and asyncpg keep that."""
+    """Return a parameter as the server last reported it; psycopg and asyncpg keep that."""
     if hasattr(driver, "get_settings"):
         return getattr(driver.get_settings(), parameter, None)
     ask = getattr(getattr(driver, "info", None), "parameter_status", None)

@@ -1,8 +1,8 @@
 """A few rows: the statement of a single row for each of them, in one of psycopg's pipelines.
 
 The statement for many rows (:mod:`~optilock.dialects.postgresql.rows`) costs the server as much as
-several statements for one row do. Sent together, these are one round trip as well, and each says
-whether its row was matched. ``executemany`` of psycopg would only say how many were.
+several statements for one row do. Sent together, these are one round trip as well, and each reports
+whether its row matched. psycopg's ``executemany`` would only report the total.
 
 Before them the rows are locked in key order, those that will miss as well: an UPDATE does not lock
 the row that it misses, and a lock that is taken afterwards would come out of order.
@@ -145,7 +145,7 @@ def _together(
 
 
 class _Sent:
-    """The cursors of a pipeline, each of which knows its count once that is over.
+    """The cursors of a pipeline, which have their counts once it is over.
 
     An error that leaves a pipeline is logged beside those that follow from it. So the first one is
     kept, inside of the pipeline as well as around it.

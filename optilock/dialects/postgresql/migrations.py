@@ -1,4 +1,4 @@
-"""What a migration does on PostgreSQL: its time, the trigger of a version, the guard, a roll-out.
+"""Migrations on PostgreSQL: its time, the trigger of a version, the guard, a roll-out.
 
 A write that moves the version is let through by the trigger's WHEN, before any function is called.
 In the function rows are compared as they are stored (``*=``), because some types (json, point) have
@@ -9,8 +9,8 @@ Triggers of one kind fire in the order of their names; one that comes later and 
 again is not seen by this one.
 
 A roll-out: ``ADD COLUMN`` without a default and ``SET DEFAULT`` change the catalogue only. NOT NULL
-would scan the table under a lock that stops everybody, unless a validated CHECK says so already;
-validating one scans beside the writers
+would scan the table under a lock that stops all other programs, unless a validated CHECK proves it
+already. To validate a CHECK scans the table while others write
 (https://www.postgresql.org/docs/current/sql-altertable.html, notes).
 """
 
@@ -294,7 +294,7 @@ class PostgreSQLWays(Ways):
         return [step_of(f"ALTER TABLE {table} DROP CONSTRAINT IF EXISTS {_check(target, dialect)}")]
 
     def hides_rows(self, connection: sa.Connection, target: Target) -> bool:
-        """Row-level security, of which table owners and superusers are usually free."""
+        """Row-level security, which usually does not apply to table owners and superusers."""
         name = quote_table(connection.dialect, target.table.name, target.table.schema)
         asked = sa.text("SELECT row_security_active(CAST(:name AS regclass))")
         return bool(connection.scalar(asked, {"name": name}))
@@ -336,7 +336,7 @@ def _check(target: Target, dialect: sa.Dialect) -> str:
 
 
 def not_null_name(table: str, column: str) -> str:
-    """What PostgreSQL calls the NOT NULL of a column; the longer name is cut (makeObjectName)."""
+    """Return PostgreSQL's name for a column's NOT NULL; the longer part is cut (makeObjectName)."""
     names = [table.encode(), column.encode()]
     while sum(map(len, names)) + len("__not_null") > _LONGEST:
         longer = names[0] if len(names[0]) > len(names[1]) else names[1]

@@ -94,7 +94,7 @@ class PostgreSQLMessages(Messages):
     def __init__(self, place: Place) -> None:
         named = f"{place.tables.messages.fullname} {place.tenant} {place.queue}"
         digest = hashlib.blake2b(named.encode(), digest_size=8).digest()
-        #: Of those who wait for messages of this queue; another queue's may be the same.
+        #: Of receivers that wait for messages of this queue; another queue's may be the same.
         self.lock = int.from_bytes(digest, "big", signed=True)
         self.channel = f"optilock_{digest.hex()}"
         self._floor = Floor()
@@ -255,7 +255,7 @@ class PostgreSQLMessages(Messages):
         about: Row,
         rows: list[Row],
     ) -> list[Row]:
-        """``rows`` and, if they are too few, what is below ``low``; in their order."""
+        """``rows`` and, if they are too few, the rows below ``low``, in their order."""
         enough = len(rows) == n
         self._floor.found((about[3], about[0]) if enough else None)
         if not enough and low is not BEGINNING:
@@ -375,7 +375,7 @@ def _in_one_text(ids: Sequence[int]) -> str:
 
 
 def told_process(driver: Any) -> int | None:
-    """The number of the server's process, as the server told it when the connection was made."""
+    """Return the process number that the server sent when the connection was made."""
     if hasattr(driver, "get_server_pid"):
         return int(driver.get_server_pid())
     told: int | None = getattr(getattr(driver, "info", None), "backend_pid", None)
@@ -406,7 +406,7 @@ class Floor:
         self._since = 0.0
 
     def next(self) -> Low:
-        """Where to begin now."""
+        """Return the bound from which the next receive searches."""
         now = time.monotonic()
         if now - self._since > _SECONDS:
             self._low, self._since = BEGINNING, now

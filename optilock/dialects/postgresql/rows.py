@@ -94,7 +94,7 @@ class SetForm:
         """The parameters; ``None`` where drivers refuse such arrays, or a type refuses a value."""
         try:
             arrays = self._arrays(writes)
-        except Exception:  # SQLAlchemy meets it as well, and tells the statement
+        except Exception:  # SQLAlchemy meets it as well, and names the statement
             return None
         if any(have_mixed_types(values) for values in arrays.values()):
             return None
@@ -166,7 +166,7 @@ class SetForm:
         )
 
     def _written(self, held: Any) -> Any:
-        """The change of the rows of which everything is true."""
+        """The change of the rows whose conditions are all true."""
         shape, table = self.shape, self.shape.table
         found = sa.and_(
             *(key.column == held.c[f"{_OWN}k{i}"] for i, key in enumerate(shape.keys)),
@@ -220,7 +220,7 @@ class SetForm:
         return held.cte("optilock_held").prefix_with("MATERIALIZED")
 
     def _stands(self, given: Any) -> list[Any]:
-        """Is all that the session demands true of the row? NULL counts as false."""
+        """Return the session's demands on the row as SQL; NULL counts as false."""
         each = {name: given.c[place] for place, name in self._each().items()}
 
         def value(name: str, kind: TypeEngine[Any]) -> sa.ColumnElement[Any]:
@@ -248,7 +248,7 @@ class SetForm:
 
 
 def _onupdate(column: sa.Column[Any]) -> Any:
-    """What a row that leaves the column alone gets: the SQL ``onupdate``, or what it has."""
+    """Return the value for rows that do not set the column: the SQL ``onupdate``, or their own."""
     default: Any = column.onupdate
     return default.arg if default.is_clause_element else column
 
@@ -288,7 +288,7 @@ def _build(database: Locks, shapes: tuple[Shape, ...], dialect: sa.Dialect) -> S
 
 #: Milliseconds; a COMMIT that is on its way over a network has arrived by then.
 _LONGEST = 20
-#: For locks of reads, which PostgreSQL waits for without end; no limit that somebody would write.
+#: For locks of reads, which PostgreSQL waits for without end; a limit that no program would write.
 _BOUND = "9999ms"
 _CLAUSE = (
     f"CASE WHEN current_setting('lock_timeout') IN ('0', '{_BOUND}')"
@@ -330,7 +330,7 @@ BOUNDED: sa.ColumnElement[bool] = sa.literal_column(
 # after an error it skips what follows. SQL has no statement that raises an error, but a text that
 # is not a number cannot be cast to one, and an error of that kind (22P02) contains the text.
 
-#: What the error says. PostgreSQL writes it into its log as well.
+#: The text of the error. PostgreSQL writes it into its log as well.
 MARK = "optilock: rows were changed or deleted by others, so nothing was written"
 _NOT_A_NUMBER = "22P02"
 

@@ -1,4 +1,4 @@
-"""What makes the check of versions weaker on PostgreSQL: one function for each weakness."""
+"""Settings that weaken the check of versions on PostgreSQL: one function for each."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class Setting(NamedTuple):
 
 
 class Server(NamedTuple):
-    """What was read of a connection."""
+    """The settings that were read of a connection."""
 
     #: The driver's own connection.
     driver: Any
-    #: Does asyncpg prepare under names that another client has for its own?
+    #: Whether asyncpg prepares under names that another client may use.
     numbered: bool
     #: The number of the process that answers.
     process: int
@@ -77,7 +77,7 @@ def pooled_prepared(server: Server) -> Iterator[Weakness]:
         yield Weakness(
             "pooled-prepared",
             False,
-            "A pooler stands between, and asyncpg prepares every statement under a number: with"
+            "The engine uses a pooler, and asyncpg prepares every statement under a number: with"
             " transaction pooling the next transaction may be on another server connection,"
             " where the number is free, or stands for another statement.",
             "Give the engine connect_args={'statement_cache_size': 0} (asyncpg 0.31 or later), or"
@@ -87,7 +87,7 @@ def pooled_prepared(server: Server) -> Iterator[Weakness]:
         yield Weakness(
             "pooled-prepared",
             False,
-            "A pooler stands between, and the driver prepares statements: with transaction"
+            "The engine uses a pooler, and the driver prepares statements: with transaction"
             " pooling the next transaction may be on another server connection, where they do"
             " not exist.",
             "Give the engine connect_args={'prepare_threshold': None}, or set"
@@ -172,10 +172,10 @@ RELATION = "c.relrowsecurity, row_security_active(c.oid)"
 
 
 class Relation(NamedTuple):
-    """What was read of one table."""
+    """The facts that were read of one table."""
 
     name: str
-    #: Has it policies that hide rows, and do they concern this user?
+    #: Whether it has policies that hide rows, and whether they concern this user.
     has_policies: bool
     is_hidden: bool
     #: Rules that do something else: their names, and what they stand in the place of.
@@ -193,10 +193,9 @@ def row_security(table: Relation) -> Iterator[Weakness]:
         yield Weakness(
             "row-security",
             False,
-            f"Row security hides rows from {whose}: to write a row that was hidden since it was"
-            " read is told as a conflict with somebody who deleted it. Nobody has looked at hidden"
-            " rows here.",
-            "Check once more as a user with BYPASSRLS; if nobody needs the policies: ALTER TABLE"
+            f"Row security hides rows from {whose}: if a row was hidden since it was read, its"
+            " write looks like a conflict with a delete. This check has not seen hidden rows.",
+            "Check once more as a user with BYPASSRLS; if the policies are not needed: ALTER TABLE"
             f" {table.name} DISABLE ROW LEVEL SECURITY.",
         )
 
@@ -207,9 +206,9 @@ def rule_instead(table: Relation) -> Iterator[Weakness]:
         yield Weakness(
             "rule",
             True,
-            f"The rule {name} does something else than an {event} says (DO INSTEAD): the count of"
-            " rows is not that of the rows that were written, so writes are refused, or lost.",
-            f"DROP RULE {name} ON {table.name}; what it does can be done by a trigger.",
+            f"The rule {name} replaces every {event} (DO INSTEAD): the count of rows is not that of"
+            " the written rows, so writes are refused, or lost.",
+            f"DROP RULE {name} ON {table.name}; a trigger can do the same.",
         )
 
 

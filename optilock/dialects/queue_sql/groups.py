@@ -64,7 +64,7 @@ class Groups(Receiving, Looking):
     def _schedule(
         self, connection: Connection, heads: dict[str, int | None], rows: list[Row], length: int
     ) -> None:
-        """When each of these groups is to be looked at next."""
+        """Set the time of the next look at each of these groups."""
         m, g = self.m, self.g
         mine = self.mine(g)
         taken = {row.id: row.group_key for row in rows}
@@ -76,7 +76,7 @@ class Groups(Receiving, Looking):
             if key in taken.values():
                 continue
             statement = update(g).where(mine, g.c.group_key == key)
-            if first is None:  # somebody may be sending to it
+            if first is None:  # a sender may be writing to it
                 moment: Any = add_milliseconds(self.place.now, 1_000)
             else:
                 moment = func.coalesce(
@@ -159,7 +159,7 @@ class Groups(Receiving, Looking):
         g = self.g
         kept = select(g.c.group_key).where(self.mine(g), g.c.group_key == key)
         kept = kept.with_for_update(of=g, read=True, key_share=True)
-        for _ in range(100):  # each time somebody else has removed it in between
+        for _ in range(100):  # another transaction may remove it in between
             connection.execute(self.insert_unless(g).values(self._group(key, delay)))
             if connection.execute(kept).first() is not None:
                 return

@@ -26,7 +26,7 @@ Row = Any
 
 @dataclass(frozen=True)
 class Place:
-    """Where the messages of a queue are, and by which clock."""
+    """The tables, tenant, name and clock of a queue's messages."""
 
     tables: MessageTables
     tenant: str
@@ -87,9 +87,9 @@ class Parts:
 
     #: How a transaction begins on a connection in AUTOCOMMIT mode.
     begin = "BEGIN"
-    #: Does a receive that follows an acknowledgement go with it, in one trip?
+    #: Whether a receive after an acknowledgement is sent with it, in one trip.
     one_trip = False
-    #: Does an UPDATE tell the rows that it has written?
+    #: Whether an UPDATE returns the rows that it has written.
     returns_rows = True
 
     def __init__(self, place: Place) -> None:

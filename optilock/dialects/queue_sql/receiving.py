@@ -272,7 +272,7 @@ class Looking(Parts):
 
 
 class Waiting(Parts):
-    #: Are there notifications for those who wait? The others are asked where there are.
+    #: Whether waiting receivers get notifications; the methods below are called only then.
     notifies = False
 
     def can_listen(self, connection: sa.Connection) -> bool:

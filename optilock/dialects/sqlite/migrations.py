@@ -1,4 +1,4 @@
-"""What a migration does on SQLite: its time, the trigger of a version, the guard, a roll-out.
+"""Migrations on SQLite: its time, the trigger of a version, the guard, a roll-out.
 
 A trigger cannot change the row that is being written, so the version moves in a second UPDATE after
 it. That one moves the version, so the trigger does not fire for it, with or without
@@ -139,9 +139,9 @@ class SQLiteWays(Ways):
         anew = not self.fills_as_it_adds(target.token) if there is None else there.nullable
         if anew and schema not in (None, "main"):
             raise ConfigurationError(
-                f"{target.table.fullname} has to be made anew, and it is in a database that is"
-                f" attached. Nothing was changed: connect to the file of {schema} itself, for"
-                " example with optilock migrate --url sqlite:///its-file.db, or use Counter()."
+                f"{target.table.fullname} has to be rebuilt, and it is in an attached database."
+                f" Nothing was changed: connect to the file of {schema} itself, for example with"
+                " optilock migrate --url sqlite:///its-file.db, or use Counter()."
             )
 
     def add_column(self, target: Target, dialect: sa.Dialect) -> Sequence[Step]:
@@ -169,7 +169,7 @@ class SQLiteWays(Ways):
         return connection.execute(some.values({target.version: first})).rowcount, tuple(last)
 
     def is_left(self, connection: sa.Connection, target: Target) -> bool:
-        """Beside the rows whose key is NULL, which are filled when the table is made anew."""
+        """Besides the rows whose key is NULL, which are filled when the table is rebuilt."""
         left = sa.select(target.keys[0]).where(target.version.is_(None), _has_key(target)).limit(1)
         return connection.execute(left).first() is not None
 
@@ -185,14 +185,14 @@ class SQLiteWays(Ways):
     def begin_in_migration(self, connection: sa.Connection, table: str, *, anew: bool) -> None:
         """All steps or none: the driver begins no transaction for statements that change tables.
 
-        Dropping the old table would delete, or trip over, the rows that refer to it, so foreign
-        keys are off until the connection is given back, as SQLite's manual says.
+        Dropping the old table would delete, or fail at, the rows that refer to it. So foreign keys
+        are off until the connection is given back, as SQLite's manual advises.
         """
         if anew and connection.exec_driver_sql("PRAGMA foreign_keys").scalar():
             connection.exec_driver_sql("PRAGMA foreign_keys = OFF")
             if connection.exec_driver_sql("PRAGMA foreign_keys").scalar():
                 raise ConfigurationError(
-                    f"{table} has to be made anew, and rows that refer to it would be lost: PRAGMA"
+                    f"{table} has to be rebuilt, and rows that refer to it would be lost: PRAGMA"
                     " foreign_keys is ON, and cannot be turned off inside a transaction that has"
                     " written. Nothing was changed by this operation: turn it off before the"
                     " migrations run, or put this operation first into a revision of its own."
@@ -263,7 +263,7 @@ def _has_key(target: Target) -> sa.ColumnElement[bool]:
 
 
 def _columns(connection: Sending, target: Target) -> list[tuple[str, Any]]:
-    """Names, with what SQLite says of generated columns."""
+    """Names, with SQLite's details of generated columns."""
     found = sa.text("SELECT name, hidden FROM pragma_table_xinfo(:name)")
     return [tuple(row) for row in connection.execute(found, {"name": target.table.name})]
 
@@ -406,7 +406,7 @@ def lax_columns(sql: str) -> Iterator[tuple[str, str]]:
 
 
 def _definitions(sql: str) -> Iterator[list[str]]:
-    """What stands between the commas of a CREATE TABLE, as words."""
+    """Yield the definitions of a CREATE TABLE, each as its words."""
     depth, words = 0, list[str]()
     for token in _TOKEN.findall(sql):
         depth += {"(": 1, ")": -1}.get(token, 0)

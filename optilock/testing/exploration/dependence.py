@@ -1,4 +1,4 @@
-"""What a step touches, and which two steps could differ if they changed places.
+"""The rows that a step touches, and the pairs of steps whose order matters.
 
 A step touches rows in one of three ways:
 

@@ -24,7 +24,7 @@ from optilock.testing.sql_texts import is_write
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one order leaves."""
+    """The result of one order."""
 
     rows: Rows
     #: For each unit that ran: its name, and what it returned or raised.
@@ -129,7 +129,7 @@ def _written(steps: Sequence[Step], unit: int) -> set[tuple[object, object]]:
             continue
         for way, (table, key) in step.named:
             if way is Way.LOCKS and _is(step, "INSERT"):
-                found.add((table, number))  # a new row is nobody else's
+                found.add((table, number))  # no other unit has a new row
             elif way is Way.LOCKS:
                 found.add((table, key or step.shown.partition(" WHERE ")[2]))
     return found

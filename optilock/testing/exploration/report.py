@@ -1,4 +1,4 @@
-"""What an exploration has found, as values and as a text."""
+"""The findings of an exploration, as values and as a text."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Failure:
 
 @dataclass(frozen=True)
 class Exploration:
-    """What the orders of some units leave."""
+    """The results of the orders of some units."""
 
     #: The names of the units, in the order of their letters.
     units: tuple[str, ...]

@@ -163,7 +163,7 @@ class Search:
         return False
 
     def _find_races(self) -> None:
-        """Where two steps could change places, let the second one's unit go first there."""
+        """Let the second unit go first at each place where two steps could change places."""
         steps = [node.step for node in self._nodes if node.step is not None]
         later = _later(steps)
         for second in range(len(steps)):

@@ -125,7 +125,7 @@ class Stage:
             )
         if not (self.database.tells_waits or self.database.refuses_when_busy):
             raise ConfigurationError(
-                f"optilock does not know how {self.engine.dialect.name} tells who waits for a lock."
+                f"optilock cannot read from {self.engine.dialect.name} which unit waits for a lock."
                 " Explore on PostgreSQL, MariaDB or SQLite. Nothing was run."
             )
 

@@ -1,4 +1,4 @@
-"""Where units stop: listeners to the engine, for as long as an exploration runs.
+"""The stops of units: listeners to the engine, for as long as an exploration runs.
 
 A unit stops before each statement, and before COMMIT and ROLLBACK of a transaction that has locked
 or changed something. SAVEPOINT, RELEASE, SET, SHOW and PRAGMA are no stops. Statements of other

@@ -26,11 +26,11 @@ from optilock.testing.exploration.dependence import Transaction
 from optilock.testing.exploration.touches import Touch, Way
 from optilock.testing.interleave import OutOfStep
 
-#: Seconds without an arrival before the database is asked who waits, and between two questions.
+#: Seconds without an arrival before the first query for waiting units, and between two queries.
 SILENCE = 0.002
 #: Seconds in which a unit that waits for no lock must stop again or end.
 PATIENCE = 10.0
-#: Who begins to wait first decides who gives way in a deadlock.
+#: The unit that begins to wait first decides which one a deadlock ends.
 WAITS: Touch = (Way.LOCKS, ("the waits", None))
 #: Steps that a unit may take in one order.
 MOST_STEPS = 300
@@ -45,7 +45,7 @@ class State(Enum):
 
 @dataclass(eq=False)
 class Step:
-    """What one unit does from one stop to the next."""
+    """The work of one unit between two stops."""
 
     unit: int
     #: The statement without its values, or COMMIT or ROLLBACK.

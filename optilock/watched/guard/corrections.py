@@ -320,7 +320,7 @@ class RefusedEdits:
     #: Attribute -> pending value, and attribute -> value before the edit.
     pending: Values
     before: Values
-    #: The next version was to be written, whatever else changes.
+    #: The next version was to be written, even without another change.
     touched: bool = False
     #: ``touch()`` was called for it, or rows that belong to it were written.
     asked: bool = False

@@ -185,7 +185,7 @@ def _half_known(row: Missed) -> str | None:
         return None
     return (
         f"{row.entry.describe()}: {', '.join(unknown)} was never loaded, and belongs together with"
-        " what we changed, so nobody knows our value of it: load it before the change"
+        " the changed columns, so our value of it is unknown: load it before the change"
     )
 
 

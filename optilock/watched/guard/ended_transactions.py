@@ -202,9 +202,9 @@ def _refused_sum(session: Session, flush: Flush, error: DBAPIError) -> Concurren
     conflict = conflict_of(found, flush.record.promises)
     conflict.add_note(
         "optilock: only columns of __version_commutes__ changed, so the difference was added to"
-        " what is stored. Others had changed the row since it was read, and the database refused"
-        " the sum (a CHECK, or the range of the type). Nothing was written: read the row again, and"
-        " decide anew, which is what retry does."
+        " the stored value. Others had changed the row since it was read, and the database refused"
+        " the sum (a CHECK, or the range of the type). Nothing was written: read the row and decide"
+        " again, as retry does."
     )
     return conflict
 
@@ -446,5 +446,5 @@ def _since(before: BaseException | None, error: BaseException) -> Iterator[DBAPI
 
 
 def _refused(connection: Connection) -> bool:
-    """Was it COMMIT that failed? A flush that fails inside a savepoint ends no more than that."""
+    """Return whether COMMIT failed. A failed flush inside a savepoint ends only the savepoint."""
     return not (connection.closed or connection.invalidated or connection.in_transaction())

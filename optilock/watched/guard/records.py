@@ -90,7 +90,7 @@ class Flush:
     kept: Sequence[Any] = ()
     #: Objects for which nothing more is written.
     skipped: frozenset[State] = frozenset()
-    #: Our sides of the rows of the flush, taken when the database reported an error.
+    #: The values that we wanted in the flush's rows, taken when the database reported an error.
     wanted: list[Attempt] | tuple[()] = ()
     #: The first statement that did not find all of its rows.
     short: ShortCount | None = None

@@ -63,7 +63,7 @@ Key = tuple[Any, Place]
 
 
 class WantedRow(NamedTuple):
-    """What an attempt wanted of a row, and the row that it has met instead."""
+    """The values that an attempt wanted in a row, and the row that it found instead."""
 
     side: Attempt
     stored: Values | None = None
@@ -83,7 +83,7 @@ class FirstRead(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Repeats:
-    """What the attempts before this one wanted."""
+    """The values that earlier attempts wanted."""
 
     mode: RepeatValues | None
     rows: Rows
@@ -136,7 +136,7 @@ class RunningAttempt:
     stored: bool = False
     #: What was wanted before; None in a first attempt.
     repeats: Repeats | None = None
-    #: Is the next attempt to know what this one wanted?
+    #: Whether the next attempt gets the values that this one wanted.
     remembers: bool = True
     #: What this one wanted of the rows of a flush, or a transaction, that has failed.
     wanted: Rows = field(default_factory=dict)

@@ -314,7 +314,7 @@ class Missed:
     #: The event of the final write, and whether the listeners were called for it.
     written: str | None = None
     told: bool = False
-    #: The version was to move, whatever else changes.
+    #: The version was to move, even without another change.
     touched: bool = False
     #: SQL expressions among our new values, in every table of the row.
     expressions: Mapping[Column[Any], Any] = field(init=False)
@@ -352,9 +352,9 @@ def error_if_kept_by_database(attempt: Attempt, connection: Connection) -> NotWr
         return None
     return NotWritten(
         f"{attempt.mapper.class_.__name__} {attempt.identity!r} could not be {attempt.action}d: the"
-        " row is still as it was read, so nobody else was first. A trigger, a rule or a policy of"
-        f" the database (row-level security) prevents the {attempt.action}: change that, or leave"
-        " the row alone."
+        " row is still as it was read, so this is no conflict. A trigger, a rule or a policy of the"
+        f" database (row-level security) prevents the {attempt.action}: change that, or leave the"
+        " row alone."
     )
 
 

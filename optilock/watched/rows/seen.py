@@ -193,7 +193,7 @@ def _read_rest(state: State) -> None:
     }
     state.expired_attributes.update(held)
     try:
-        with suppress(ObjectDeletedError):  # the DELETE tells
+        with suppress(ObjectDeletedError):  # the DELETE reports it
             read_expired(state)
     finally:
         state.dict.update(held)
@@ -206,7 +206,7 @@ class _Decided(NamedTuple):
     #: In the version, and with the values, that it held then, also if a query fills it with a
     #: later row.
     version: Any
-    #: Because it was removed from where orphans are deleted: does that still stand?
+    #: Of an orphan: whether it is still removed from the collection that deletes orphans.
     stands: Callable[[], bool] | None = None
 
 

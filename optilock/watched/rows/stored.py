@@ -142,9 +142,9 @@ def cannot_be_locked(mapper: Mapper[Any], identity: Identity) -> NotWritten:
     """Return the error of a row that exists, and that a policy keeps from being locked."""
     return NotWritten(
         f"{mapper.class_.__name__} {identity!r} cannot be locked, so nothing was written: the row"
-        " is there and can be read, and nobody else was first. Row-level security (a policy FOR"
-        " UPDATE) does not let this user write it: change the policy, use another role, or leave"
-        " the row alone."
+        " exists and can be read, and this is no conflict. Row-level security (a policy FOR UPDATE)"
+        " does not let this user write it: change the policy, use another role, or leave the row"
+        " alone."
     )
 
 

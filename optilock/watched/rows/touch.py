@@ -76,8 +76,8 @@ def touch(obj: object) -> None:
         )
     if keeps_version(state.session, obj):
         raise ConfigurationError(
-            f"This {name} is under no_bump(), which keeps its version as it is: touch it outside"
-            " of the block."
+            f"Cannot touch() this {name} inside no_bump(), which keeps its version. Move the call"
+            " outside the block."
         )
     if state.persistent and state.obj() not in state.session.deleted:
         touch_with_next_flush(state)

@@ -69,7 +69,7 @@ class _Before(NamedTuple):
     #: The stored values of the scopes' columns.
     old: Values
     expired: frozenset[str]
-    #: Its version moves, whatever else changes.
+    #: Its version moves, even without another change.
     touched: bool
 
 

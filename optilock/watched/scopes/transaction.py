@@ -55,7 +55,7 @@ class _Seen(NamedTuple):
 
 
 class TransactionScopes:
-    """What the running transaction of a session has moved and seen."""
+    """The scopes that a session's running transaction has moved and seen."""
 
     def __init__(self, root: SessionTransaction | None) -> None:
         self._root = None if root is None else ref(root)

@@ -116,7 +116,7 @@ def refuse_shards(cls: Any) -> None:
     if getattr(cls, "connection_callable", None) is not None:
         raise ConfigurationError(
             f"{cls.__name__} chooses a connection for each object (horizontal sharding). One key"
-            " may stand for a row on every shard, and a conflict could be told of the wrong one."
+            " may stand for a row on every shard, and a conflict could name the wrong one."
             " Watch a sessionmaker for each shard. Sessions with binds={Model: engine} are no"
             " problem."
         )
@@ -183,9 +183,9 @@ def require_answer(error: DBAPIError, mapper: Mapper[Any]) -> None:
         raise CommitOutcomeUnknown(
             f"the connection was lost while a row of {mapper.class_.__name__} was written over a"
             " connection in AUTOCOMMIT mode, where each statement commits by itself, so the row is"
-            " either written or not, and nobody can tell from here. Read it again and compare"
-            " before you run this once more; or give idempotency= (entities), by which the write is"
-            " known again, and it is run again."
+            " either written or not, and the outcome is unknown. Read it again and compare before"
+            " you run this once more; or give idempotency= (entities), which recognises the write"
+            " and runs it again."
         ) from error
 
 

@@ -307,8 +307,8 @@ def demand(session: Session, wanted: Demand) -> None:
     """
     if not is_watched(session):
         raise ConfigurationError(
-            f"demand() got a session that nobody watches ({type(session).__name__}), so nothing"
-            " would look at what it writes: use optilock.watch() on its factory, or a UnitOfWork."
+            f"demand() needs a watched session, and {type(session).__name__} is not one: its writes"
+            " would not be checked. Use optilock.watch() on its factory, or a UnitOfWork."
         )
     own_demands(session).add(wanted)
 

@@ -96,13 +96,13 @@ class TransactionRecord:
 
     #: What must still be true of rows at the end of the transaction.
     promises: Promises | None = None
-    #: Rows whose last writer wins, whatever the resolvers decide.
+    #: Rows whose last writer wins, without their resolvers.
     overwritten: RowsOfTransaction[None] | None = None
     #: Rows that were merged with the version that their client has seen.
     merged: RowsOfTransaction[None] | None = None
     #: The savepoint that is being released.
     releasing: ref[SessionTransaction] | None = None
-    #: Our sides of the rows that were still unwritten when the transaction failed.
+    #: The values that we wanted in rows still unwritten when the transaction failed.
     wanted: list[Any] | None = None
     #: The versions, before the transaction's own writes, of rows that were just rolled back.
     before_rollback: Mapping[Any, Any] = MappingProxyType({})

@@ -297,8 +297,8 @@ def rows_to_update(model: type[Any], rows: Iterable[Mapping[str, Any]]) -> Rows:
     for place, row in enumerate(found.rows):
         if not row.values:
             raise ConfigurationError(
-                f"Row {place} of bulk_update({model.__name__}) sets nothing: leave it out, or name"
-                " the values that it gets."
+                f"bulk_update({model.__name__}): row {place} sets no column. Add a value or remove"
+                " the row."
             )
     return found
 
@@ -387,8 +387,8 @@ def _require(where: str, row: Any, names: Iterable[str]) -> None:
     missing = [name for name in names if row.get(name) is None]
     if missing:
         raise ConfigurationError(
-            f"{where} has no {_list(missing)}: a row says which one it is, and which version its"
-            " author has seen."
+            f"{where} has no {_list(missing)}: a row needs its key, and the version that its author"
+            " has seen."
         )
 
 

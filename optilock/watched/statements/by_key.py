@@ -170,8 +170,8 @@ def refuse_unversioned(mapper: Mapper[Any], rows: list[Any]) -> None:
         if version is not None:
             raise versions.refused(what, version)
         raise ConfigurationError(
-            f"{what} has no {key!r}: the version that was read says which row is meant, and without"
-            f" it another writer's change would be overwritten. Add it to every row,"
+            f"{what} has no {key!r}: without the version that was read, the UPDATE would overwrite"
+            f" another writer's change. Add it to every row,"
             f" {{{names[0]!r}: ..., {key!r}: ..., ...}}. Nothing was sent."
         )
 
@@ -252,8 +252,8 @@ def report_stale_rows(session: Session, attempts: Callable[[], list[Attempt]]) -
         conflict = events.report(prepend_line(ConcurrencyError(found), error))
         if session.is_active:
             conflict.add_note(
-                "optilock: other rows of the same call may be written in this transaction, which is"
-                " alive: roll back, or send them with optilock.bulk_update(), which says which."
+                "optilock: other rows of the same call may be written in this transaction, which"
+                " goes on: roll back, or send them with optilock.bulk_update(), which names them."
             )
         raise conflict from error
 

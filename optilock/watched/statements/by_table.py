@@ -370,6 +370,6 @@ def refuse_by_key_in_flush(mapper: Mapper[Any]) -> NoReturn:
     name = mapper.class_.__name__
     raise ConfigurationError(
         f"The UPDATE of {name} by primary key is sent by a listener while the session is flushing,"
-        f" and its rows could not be told from those of the flush. Write update({name}).where(...),"
+        f" so its rows cannot be distinguished from the flush's. Write update({name}).where(...),"
         " or change the objects in a before_flush listener. Nothing was sent."
     )

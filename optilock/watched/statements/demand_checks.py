@@ -6,7 +6,7 @@ alone would silently skip a row that fails. A search for rows that fail is no su
 another transaction could change one while the statement waits.
 
 The conditions of a row are those of its own class. Where the classes of a hierarchy differ, their
-discriminator tells them. Without one, the statement is refused.
+discriminator names the class. Without one, the statement is refused.
 
 This holds for all senders: ``session.execute()``, ``session.connection()``, a listener while the
 session is flushing, and SQLAlchemy's own bulk calls (:func:`check_rows_by_key`). Statements whose
@@ -220,9 +220,9 @@ def _undecided_error(
     )
     where = "a row" if table is None else f"a row of {table.description}"
     return ConfigurationError(
-        f"The session demands something of rows of {demanded}, and not the same of {names}: nothing"
-        f" in the table says of which of these classes {where} is. Name the lowest class in the"
-        " statement, one statement for each class, or change the objects. Nothing was sent."
+        f"The session demands something of rows of {demanded}, and not the same of {names}: the"
+        f" table does not show the class of {where}. Name the lowest class in the statement, one"
+        " statement for each class, or change the objects. Nothing was sent."
     )
 
 

@@ -160,7 +160,7 @@ def _note_saved(session: Session, written: list[State]) -> None:
 
 
 def _move_left(session: Session, written: Iterable[State], *, all_columns: bool) -> None:
-    """Move the versions of rows of which only columns of joined tables were written."""
+    """Move the versions of rows where only columns of joined tables were written."""
     for state in written:
         class_facts = facts(state.mapper)
         if state.key is not None and by_key.leaves_versions(state.mapper):

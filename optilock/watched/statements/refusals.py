@@ -241,8 +241,8 @@ def refuse_text(demands: Demands, sql: str) -> None:
             f"The SQL text writes the table {name!r}, and the session demands something of each row"
             f" of {cls} that it writes (optilock.statements.demand, or the leases of the class),"
             f" which cannot be checked for the rows of a text. Write update({cls}).where(...) or"
-            f" delete({cls}).where(...), or change the objects; rows of which nothing is to be"
-            " demanded are written by a session without the demand. Nothing was sent."
+            f" delete({cls}).where(...), or change the objects. To write rows without the demand,"
+            " use a session that does not have it. Nothing was sent."
         )
 
 
@@ -298,9 +298,9 @@ def _inner_write_error(cls: str) -> ConfigurationError:
 def _upsert_error(cls: str, table: Any) -> ConfigurationError:
     return ConfigurationError(
         f"The upsert of {table.description} may change a stored row, and the session demands"
-        f" something of each row of {cls} that it changes, which cannot be checked. Insert what"
-        f" is new (ON CONFLICT DO NOTHING), and write update({cls}).where(...) for what is stored."
-        " Nothing was sent."
+        f" something of each row of {cls} that it changes, which cannot be checked. Insert new rows"
+        f" (ON CONFLICT DO NOTHING), and write update({cls}).where(...) for stored rows. Nothing"
+        " was sent."
     )
 
 

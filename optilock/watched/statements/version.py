@@ -1,4 +1,4 @@
-"""What an UPDATE statement does to the version: moves it, perhaps in another table, or keeps it.
+"""The effect of an UPDATE statement on the version: it moves, perhaps in another table, or stays.
 
 The version's column has an ``onupdate``. SQLAlchemy's own ``version_id_col`` has none: there the
 statement itself names the next version (:func:`move_version`). Where only ignored columns change,

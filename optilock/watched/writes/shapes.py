@@ -69,7 +69,7 @@ def shape_for(
         sorted_out = frozenset(given)  # the same names may come in another order
         if (driver, sorted_out) not in shapes:
             if not any(statement.table in mapper.tables for mapper in uow.mappers):
-                return None  # another session flushes on the connection: its own flush tells
+                return None  # another session flushes on the connection, and its flush checks
             shapes[driver, sorted_out] = _read(uow, dialect, statement, sorted_out)
         shape = shapes[driver, given] = shapes[driver, sorted_out]
     return shape

@@ -49,7 +49,7 @@ def test_a_row_of_another_class_of_the_table_is_not_there(tables, watched, store
     assert (stored(Cat, 1)["name"], stored(Cat, 1)["kind"]) == ("Tam", "cat")
     with pytest.raises(AlreadyExists):
         entities.insert(session, Cat, 2)
-    with pytest.raises(BadEntity, match="which class"):
+    with pytest.raises(BadEntity, match="discriminator"):
         entities.merge(session, Cat, 1, {"kind": "pet"}, if_match="*")
     with pytest.raises(ConfigurationError, match="rows of other classes"):
         entities.insert_or_merge(session, Cat, 1, {"name": "Tom"})

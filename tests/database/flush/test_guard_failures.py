@@ -70,7 +70,7 @@ def test_an_update_that_a_trigger_swallows_is_an_error(store, watched, stored, k
     session = watched(resolver)
     for row in session.scalars(select(Account)):
         row.owner = "ours"
-    with pytest.raises(NotWritten, match="nobody else was first") as caught:
+    with pytest.raises(NotWritten, match="this is no conflict") as caught:
         session.commit()
     assert not is_transient(caught.value)
     session.rollback()
@@ -87,7 +87,7 @@ def test_a_delete_that_a_trigger_swallows_is_an_error(store, watched, stored, ke
     session = watched(resolver)
     for row in session.scalars(select(Account)):
         session.delete(row)
-    with pytest.raises(NotWritten, match="nobody else was first") as caught:
+    with pytest.raises(NotWritten, match="this is no conflict") as caught:
         session.commit()
     assert not is_transient(caught.value)
     session.rollback()

@@ -138,7 +138,7 @@ def test_a_row_that_can_only_be_read_is_told_as_that(
         ACTS[name](session)
     assert not is_transient(caught.value)
     assert not isinstance(caught.value, ConcurrencyError)
-    assert "nobody else was first" in str(caught.value)
+    assert "this is no conflict" in str(caught.value)
     assert "row-level security" in str(caught.value).lower()
     assert type(pickle.loads(pickle.dumps(caught.value))) is NotWritten
     problem = problem_of(caught.value)

@@ -1,4 +1,4 @@
-"""A strict session changes no row that nobody could miss a version of."""
+"""A strict session refuses UPDATE and DELETE of rows whose class has no version."""
 
 from __future__ import annotations
 

@@ -124,7 +124,7 @@ def test_a_roll_out_that_failed_is_taken_back(engine, options, at):
 
 
 class Reads(Silent):
-    """Somebody reads the note of who works, for as long as he likes."""
+    """A reader of the owner's note may take as long as it likes."""
 
     def __init__(self, engine: Engine, seconds: float) -> None:
         self.connection = engine.connect()
@@ -146,8 +146,8 @@ def test_the_note_of_who_works_goes_though_somebody_looks_at_it(engine, seconds,
     done = abort(engine, "parcels", progress=reads)
     left = "optilock_rollout_of_parcels" in inspect(engine).get_table_names()
     reads.over.join()
-    assert ("drop the note of who works" in done, left) == (goes, not goes)
-    assert abort(engine, "parcels") == (() if goes else ("drop the note of who works",))
+    assert ("drop the owner's note" in done, left) == (goes, not goes)
+    assert abort(engine, "parcels") == (() if goes else ("drop the owner's note",))
 
 
 @pytest.mark.full

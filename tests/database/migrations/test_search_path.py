@@ -160,5 +160,5 @@ def test_one_that_failed_there_is_taken_back(schemas):
     claimed = claim.claim_of("sp_boxes", "sp_shared")
     with engine.begin() as connection:
         claimed.make(connection)
-    assert abort(engine, "sp_boxes") == ("drop the note of who works",)
+    assert abort(engine, "sp_boxes") == ("drop the owner's note",)
     assert inspect(engine).get_table_names(schema="sp_shared") == ["sp_boxes"]

@@ -197,7 +197,7 @@ class Parcel(Versioned, Base):
     ("model", "changes", "error", "why"),
     [
         (Post, {"comments": []}, BadEntity, "relationship"),
-        (Dog, {"kind": "cat"}, BadEntity, "which class"),
+        (Dog, {"kind": "cat"}, BadEntity, "discriminator"),
         (Parcel, {"twice": 2}, BadEntity, "computed"),
         (Tag, {"name": "x"}, ConfigurationError, "no version"),
         (int, {}, ConfigurationError, "mapped class"),

@@ -84,7 +84,7 @@ def test_after_a_conflict_the_form_has_theirs_and_over_it_only_what_i_changed(
     assert again is not None
     assert again.theirs == {"title": "Ada's"}
     assert again.texts == {"title": "Bob's", "note": "hers", "copies": "5", "body": BODY}
-    assert "title. Meanwhile it says: Ada's" in again.sentence
+    assert "title. It is stored as “Ada's" in again.sentence
     assert shown(sessions).values["title"] == "Ada's"  # nothing was saved
     assert send(sessions, again) is None
     assert shown(sessions).texts == again.texts

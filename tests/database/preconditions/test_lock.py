@@ -290,14 +290,14 @@ def test_whoever_locks_waits_and_then_reads_what_the_other_has_stored(account, e
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"nowait": True, "skip_locked": True}, "one of nowait"),
-        ({"nowait": True, "timeout": 1}, "one of nowait"),
+        ({"nowait": True, "skip_locked": True}, "only one of nowait"),
+        ({"nowait": True, "timeout": 1}, "only one of nowait"),
         ({"timeout": 0}, "nowait=True"),
-        ({"timeout": -1}, "write seconds"),
-        ({"timeout": float("nan")}, "write seconds"),
-        ({"timeout": True}, "write seconds"),
-        ({"timeout": "1"}, "write seconds"),
-        ({"timeout": 1e9}, "at most a day"),
+        ({"timeout": -1}, "must be seconds"),
+        ({"timeout": float("nan")}, "must be seconds"),
+        ({"timeout": True}, "must be seconds"),
+        ({"timeout": "1"}, "must be seconds"),
+        ({"timeout": 1e9}, "at most one day"),
     ],
 )
 def test_options_that_say_nothing_are_refused(account, watched, options, words):

@@ -200,7 +200,7 @@ def test_a_migration_makes_the_tables(engine):
         (lambda s: shares.open(s, "x" * 201, "R"), "1 to 200"),
         (lambda s: shares.open(s, 7, "R"), "1 to 200"),
         (lambda s: shares.open(s, "a\0", "R"), "NUL"),
-        (lambda s: shares.open(s, "\ud800", "R"), "no character"),
+        (lambda s: shares.open(s, "\ud800", "R"), "surrogates"),
         (lambda s: shares.open(s, "a", "R", owner="\ud800"), "owner="),
         (lambda s: shares.open(s, "a", "X"), "access='X'"),
         (lambda s: shares.open(s, "a", "R", "all"), "share='all'"),

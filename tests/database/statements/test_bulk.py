@@ -224,7 +224,7 @@ def test_rows_are_deleted_in_their_version(store, watched, other, engine, many):
         ([{"version": 1, "owner": "a"}], "no 'id'"),
         ([{"id": None, "version": 1, "owner": "a"}], "no 'id'"),
         ([{"id": 1, "version": None, "owner": "a"}], "no 'version'"),
-        ([{"id": 1, "version": 1}], "sets nothing"),
+        ([{"id": 1, "version": 1}], "sets no column"),
         ([{"id": 1, "version": 1, "nothing": 1}], "not a column attribute"),
         ([{"id": 1, "version": 1, "owner": Account.note}], "SQL expression"),
         (rows(1, 1, owner="a"), "same key"),

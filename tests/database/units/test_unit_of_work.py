@@ -180,7 +180,7 @@ def test_a_scoped_session_is_the_units_own_inside(sessions):
 
 @pytest.mark.parametrize("savepoint", [False, True])
 def test_a_body_that_commits_by_itself_is_refused_and_nothing_is_stored(sessions, savepoint):
-    refused = pytest.raises(ConfigurationError, match="when its block is left")
+    refused = pytest.raises(ConfigurationError, match="at the end of its block")
     with refused, UnitOfWork(sessions) as session:
         session.get_one(Account, 1).balance = 11
         if savepoint:

@@ -1,11 +1,12 @@
-// While an editor is open, this says so; while somebody else has one open, this asks whether he is
-// done. Each answer says when to come again. Without scripts an edit counts as over after a while,
-// and the notice stays until the page is opened again; all else is the same.
+// While an editor is open, this reports it to the server. While another user has one open, this
+// polls the server until that edit is over. Each answer contains the time of the next request.
+// Without scripts an edit counts as over after a while, and the notice stays until the page is
+// opened again.
 "use strict";
 
 const notice = document.getElementById("editing");
 const time = notice.querySelector("time");
-const lease = document.querySelector("input[name=lease]"); // of an editor; who waits has none
+const lease = document.querySelector("input[name=lease]"); // of an editor; a waiting window has none
 const SLOWEST = 60; // seconds, while the server does not answer
 
 let timer;
@@ -31,7 +32,7 @@ function hear(answer) {
 
 async function beat() {
   clearTimeout(timer);
-  if (!lease && document.hidden) return; // nobody waits
+  if (!lease && document.hidden) return; // no visible window waits
   try {
     const answer = await ask();
     hear(answer);
@@ -45,7 +46,7 @@ async function beat() {
 
 function leave() {
   clearTimeout(timer);
-  if (!lease?.value || saving) return; // whoever saves ends the lease by that
+  if (!lease?.value || saving) return; // a save ends the lease
   const body = new URLSearchParams({ lease: lease.value });
   navigator.sendBeacon(`${notice.dataset.address}/end`, body);
 }
