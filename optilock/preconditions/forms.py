@@ -56,7 +56,8 @@ class FilledForm:
     theirs: Mapping[str, Any] = field(default_factory=dict)
     #: Attribute -> the lines of its text, from 1, that mark an open place.
     open: Mapping[str, list[int]] = field(default_factory=dict)
-    #: The row is missing, so the form cannot be saved.
+    #: The row is missing, so the form cannot be saved: show it without a button. If a user sends it
+    #: again all the same, :meth:`EditForm.save` returns the same form.
     deleted: bool = False
     #: Attribute -> the value that the user had seen before, of those in ``theirs``, if it is known.
     original: Mapping[str, Any] = field(default_factory=dict)
@@ -241,7 +242,8 @@ class EditForm(Generic[T]):
                 raise
             if written:
                 session.rollback()
-            return self.again(entry)
+            again = self.again(entry)
+            return replace(again, seen=str(seen)) if again.deleted else again
         return None
 
     def again(self, entry: Entry[T]) -> FilledForm:

@@ -162,6 +162,9 @@ def test_a_row_that_is_gone_leaves_what_was_typed(sessions: Any) -> None:
     assert again is not None
     assert again.deleted
     assert (again.texts["title"], again.texts["body"]) == ("Bob's", BODY)
+    repeated = send(sessions, again)  # by a template that still has a button
+    assert repeated is not None
+    assert (repeated.deleted, repeated.texts["title"]) == (True, "Bob's")
 
 
 def test_a_field_that_is_missing_is_not_emptied(sessions: Any) -> None:
