@@ -56,7 +56,7 @@ def run(place: Place, plan: Plan) -> Iterator[Line]:
         elif installed(_AGAINST):
             yield from _compared(place, plan)
         else:
-            print('pgqueuer is left out: pip install "optilock[bench-queue]"', file=sys.stderr)
+            print("pgqueuer is left out: pip install --group bench-queue", file=sys.stderr)
         yield _idle(place)
         yield from _sizes(place, plan)
     finally:

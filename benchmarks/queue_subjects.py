@@ -1,8 +1,8 @@
 """The queues that are compared: each receives and acknowledges, and sends, in its own best way.
 
-A member of a crowd is a process with one of them. It is told how many messages of which batch to
-take, and tells how long each batch took. Who has not installed the others (``bench-queue``) gets
-our own figures only.
+A member of a crowd is a process with one of them. It gets a number of messages and the size of a
+batch, and answers with the seconds of each batch. Without the others (the dependency group
+``bench-queue``) there are our own figures only.
 """
 
 from __future__ import annotations

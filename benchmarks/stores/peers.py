@@ -128,7 +128,7 @@ def present(database: str, wanted: Collection[str] = (), among: Collection[str] 
         if peer.places and database not in peer.places:
             continue
         if not all(map(_installed, peer.packages)):
-            print(f'{name} is left out: pip install "optilock[bench-peers]"', file=sys.stderr)
+            print(f"{name} is left out: pip install --group bench-peers", file=sys.stderr)
         elif not peer.own or _known(peer.options):
             found.append(name)
     return found

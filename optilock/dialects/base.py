@@ -125,6 +125,10 @@ class Database(RowLocks, Values, Waits):
     #: None where the database finds a deadlock as soon as there is one.
     brief_waits: tuple[Condition, ...] = ()
 
+    def has_brief_reads(self, dialect: sa.Dialect) -> bool:
+        """Return whether a read that shares rows can give up after a short time."""
+        return bool(self.brief_waits)
+
     def form(self, writes: list[Write], dialect: sa.Dialect, *, locked: bool = False) -> Form:
         """Return the form for two or more rows of one table, which may be ``locked`` already."""
         return LockAndLook(self) if self.locks_rows(dialect) else EachAlone()

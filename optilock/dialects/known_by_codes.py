@@ -171,7 +171,7 @@ class SQLServer(KnownByCodes):
         """SQLAlchemy leaves FOR UPDATE out; a table hint locks until the transaction ends."""
         return query.with_hint(table, "WITH (UPDLOCK, ROWLOCK)", "mssql")
 
-    def share(self, query: Select[Any], table: Table) -> Select[Any]:
+    def share(self, query: Select[Any], table: Table, *, briefly: bool = False) -> Select[Any]:
         return query.with_hint(table, "WITH (REPEATABLEREAD, ROWLOCK)", "mssql")
 
     drivers = ("pyodbc", "pymssql", "_mssql", "mssql_python", "sqlalchemy.connectors.aioodbc")

@@ -88,8 +88,11 @@ class RowLocks(ErrorCodes):
         """
         return nullcontext()
 
-    def share(self, query: Select[Any], table: Table) -> Select[Any]:
-        """``query`` with its rows locked against writers, and open to other readers."""
+    def share(self, query: Select[Any], table: Table, *, briefly: bool = False) -> Select[Any]:
+        """``query`` with its rows locked against writers, and open to other readers.
+
+        ``briefly``: without a wait, where no condition of the query limits it.
+        """
         return query.with_for_update(of=table, read=True)
 
     #: Whether a plain read may find a row that a locking read does not find.

@@ -55,6 +55,7 @@ from optilock.watched.rows.stored import rows_at
 from optilock.watched.scopes.transaction import SCOPES, TransactionScopes
 from optilock.watched.session.connections import bind_to_write, connection_to_write
 from optilock.watched.session.record import READS_KEY, session_record
+from optilock.watched.writes.shapes import is_shown
 
 #: How many queries of a unit are remembered.
 QUERIES = 100
@@ -472,10 +473,13 @@ class Reading:
 
     def _waited(self, session: Session) -> frozenset[Key]:
         """Crowd the tables of all wanted rows: the lock of an unknown one of them was not free."""
-        wanted = {**self._written(session), **self._promised(session)}
+        written, promised = self._written(session), self._promised(session)
         if self.adaptive is not None:
-            self.memory.crowd(wanted, self.adaptive, "a unit waited for a row, and had others")
-        return frozenset(wanted.keys() | self.held.keys())
+            # Locks on rows that this process only reads would make its units wait for each other.
+            shared = (key for key, mapper in promised.items() if is_shown(mapper))
+            why = "a unit waited for a row, and had others"
+            self.memory.crowd({*written, *shared}, self.adaptive, why)
+        return frozenset(written.keys() | promised.keys() | self.held.keys())
 
     def _promised(self, session: Session) -> dict[Key, Mapper[Any]]:
         promises = session_record(session).promises

@@ -1,4 +1,4 @@
-"""The dependencies of the library and of its extras, audited without a network."""
+"""The dependencies of the library, its extras and groups, audited without a network."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import re
 import tomllib
 from collections.abc import Iterable
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -13,9 +14,10 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[2]
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+PROJECT, GROUPS = PYPROJECT["project"], PYPROJECT["dependency-groups"]
 EXTRAS: dict[str, list[str]] = PROJECT["optional-dependencies"]
-ALL = [*PROJECT["dependencies"], *(one for extra in EXTRAS.values() for one in extra)]
+ALL = list(chain(PROJECT["dependencies"], *EXTRAS.values(), *GROUPS.values()))
 
 PERMISSIVE = re.compile(
     r"\b(MIT(-CMU)?|BSD|0BSD|Apache|ISC|Zlib|ZPL|Zope|PSF|Python Software Foundation|Kiwi)\b", re.I

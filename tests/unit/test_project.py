@@ -123,7 +123,7 @@ def test_the_licence_is_permissive_and_comes_along() -> None:
 
 def test_no_requirement_would_put_the_project_under_another_licence() -> None:
     """GPL packages that do what some of ours do; the list of them is in no tool."""
-    extras = PROJECT["optional-dependencies"].values()
+    extras = [*PROJECT["optional-dependencies"].values(), *TOML["dependency-groups"].values()]
     asked = names_in([each for extra in (PROJECT["dependencies"], *extras) for each in extra])
     assert not asked & {"merge3", "patiencediff", "pygit2", "json-merger", "mysqlclient"}
 

@@ -42,7 +42,7 @@ def chromium() -> Iterator[Any]:
     try:
         from playwright.sync_api import sync_playwright
     except ModuleNotFoundError:
-        needed('playwright is not installed: pip install "optilock[browser]"')
+        needed("playwright is not installed: python -m pip install --group browser")
     # Chromium's sandbox refuses root.
     words = ["--no-sandbox"] if os.geteuid() == 0 else []
     with sync_playwright() as playwright:

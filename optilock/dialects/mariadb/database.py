@@ -190,9 +190,18 @@ class MariaDB(Database):
     def pass_over_lock(self, statement: sa.Update, keys: KeyValues) -> sa.Update:
         return statement
 
-    def share(self, query: sa.Select[Any], table: sa.Table) -> sa.Select[Any]:
-        """LOCK IN SHARE MODE, through the primary key as well."""
-        return _through_key(query, table).with_for_update(read=True)
+    def share(
+        self, query: sa.Select[Any], table: sa.Table, *, briefly: bool = False
+    ) -> sa.Select[Any]:
+        """LOCK IN SHARE MODE, through the primary key as well; ``briefly`` with NOWAIT.
+
+        (https://mariadb.com/kb/en/wait-and-nowait/: seconds are the shortest wait)
+        """
+        return _through_key(query, table).with_for_update(read=True, nowait=briefly)
+
+    def has_brief_reads(self, dialect: sa.Dialect) -> bool:
+        """MariaDB has NOWAIT for shared locks in this form, and MySQL in another one."""
+        return getattr(dialect, "is_mariadb", False)
 
     def refuses_many(self, error: DBAPIError) -> bool:
         return is_refused(error)

@@ -159,7 +159,9 @@ class SQLite(Database):
         with send_afterwards(connection.exec_driver_sql, f"PRAGMA busy_timeout = {before}"):
             yield
 
-    def share(self, query: sa.Select[Any], table: sa.Table) -> sa.Select[Any]:
+    def share(
+        self, query: sa.Select[Any], table: sa.Table, *, briefly: bool = False
+    ) -> sa.Select[Any]:
         return query
 
     # -- one row by its key ----------------------------------------------------------------------

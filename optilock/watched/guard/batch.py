@@ -160,12 +160,18 @@ def settle_missed(flush: Flush, connection: Connection, missed: list[Write], *, 
 
 
 def read_lost(flush: Flush, connection: Connection, writes: list[Write]) -> list[Lost]:
-    """Lock rows that were not found and return their stored values; nothing is recorded yet."""
+    """Lock rows that were not found and return their stored values; nothing is recorded yet.
+
+    A write that waits briefly limits the wait of this lock only if it has come to the row's lock.
+    """
     by_mapper: dict[Mapper[object], list[Write]] = {}
     for write in writes:
         by_mapper.setdefault(flush.state_of(write).mapper, []).append(write)
-    demands = flush.record.demands
-    looks = (read_missed(demands, connection, mapper, some) for mapper, some in by_mapper.items())
+    record = flush.record
+    looks = (
+        read_missed(record.demands, connection, mapper, some, briefly=record.waits_briefly)
+        for mapper, some in by_mapper.items()
+    )
     found = {id(lost.write.params): lost for some in looks for lost in some}
     return [found[id(write.params)] for write in writes]
 

@@ -285,7 +285,8 @@ def _moved_in(session: Session, mapper: Mapper[Any], some: list[Promise]) -> Ite
     connection = connection_to_write(session, mapper)
     database_of(connection.dialect).begin_writing(connection, facts(mapper).table)
     identities, written = [one.identity for one in some], _must_write(session, connection)
-    briefly = bool(database_of(connection.dialect).brief_waits) and (
+    can_hurry = not written and database_of(connection.dialect).has_brief_reads(connection.dialect)
+    briefly = can_hurry and (
         _in_the_way(record_of(session)) or _comes_late(record_of(session), mapper, identities)
     )
     if briefly:

@@ -40,7 +40,8 @@ def read_stored(
     """Return the stored values, of all columns or ``only`` some, of those rows that exist.
 
     ``also`` are further columns, with their ``params``. ``briefly`` waits only a short time for
-    another transaction's lock. ``hidden`` also returns rows that a policy hides from a lock.
+    another transaction's lock, or not at all. ``hidden`` also returns rows that a policy hides from
+    a lock.
 
     Raises:
         NotWritten: a row can be read and not be locked, so it is not gone.
@@ -58,7 +59,7 @@ def read_stored(
     else:
         row = by_row.read(identities[0], how, wait)
         found = {} if row is None else {identities[0]: row}
-    if not (how.briefly or (wait is not None and wait.skip)):
+    if not ((how.briefly and how.share) or (wait is not None and wait.skip)):
         by_row.add_missing(found, identities, how, wait, hidden=hidden)
     return found
 
@@ -183,7 +184,7 @@ class _How(NamedTuple):
         if self.briefly:
             query = query.where(*(one.clause(parameter) for one in database.brief_waits))
         if self.share:
-            return database.share(query, table)
+            return database.share(query, table, briefly=self.briefly)
         if wait is not None:
             return database.lock_within(query, table, wait)
         return database.lock(query, table, deleting=self.deleting) if self.lock else query

@@ -54,12 +54,18 @@ def send(connection: Connection, writes: list[Write], *, locked: bool = False) -
 
 
 def read_missed(
-    demands: Demands | None, connection: Connection, mapper: Mapper[Any], writes: list[Write]
+    demands: Demands | None,
+    connection: Connection,
+    mapper: Mapper[Any],
+    writes: list[Write],
+    *,
+    briefly: bool = False,
 ) -> list[Lost]:
     """Lock the rows that these writes did not find, and return them with their failures."""
     identities = [write.shape.identity_of(write.params) for write in writes]
+    deleting = writes[0].shape.deletes
     stored, failed = read_demanded(
-        demands, connection, mapper, identities, deleting=writes[0].shape.deletes
+        demands, connection, mapper, identities, deleting=deleting, briefly=briefly
     )
     found = []
     for write, identity in zip(writes, identities, strict=True):
@@ -77,6 +83,7 @@ def read_demanded(
     names: tuple[str, ...] = (),
     *,
     deleting: bool = False,
+    briefly: bool = False,
 ) -> tuple[dict[Identity, Values], dict[Identity, tuple[Condition, ...]]]:
     """Lock the rows, and return them with the demands of the session that they fail."""
     conditions = () if demands is None else demands.conditions_for(mapper, deleting=deleting)
@@ -90,6 +97,7 @@ def read_demanded(
         deleting=deleting,
         also=also,
         params=demands.params if demands is not None and conditions else None,
+        briefly=briefly,
         hidden=True,
     )
     if demands is None or not conditions:

@@ -6,13 +6,14 @@ import random
 import threading
 
 import pytest
-from sqlalchemy import Column, Integer, MetaData, Table
+from sqlalchemy import Column, Integer, MetaData, Table, select
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.orm import sessionmaker
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, sessionmaker
 
-from optilock import events, unit_of_work, verify
+from optilock import UnitOfWork, Versioned, events, unit_of_work, verify
 from optilock.dialects import Cause
 from optilock.dialects.transient import cause_of
+from optilock.unit.heat import MEMORY
 from optilock.watched.rows.locked import _places_of_tables
 from tests.support.models import Account, Note
 
@@ -110,6 +111,70 @@ def test_rows_of_one_flush_are_locked_in_one_order(work, deadlocks):
 )
 def test_what_is_locked_out_of_order_is_waited_for_briefly(work, strategy, deadlocks):
     assert deadlocks(of_strategy(work, strategy)) == 0
+
+
+@pytest.mark.engines("postgresql")
+def test_a_unit_looks_only_briefly_at_a_row_that_it_has_missed(engine, store, other):
+    """The UPDATE finds another version, and so does not come to the lock that limits its wait."""
+    store(*(Account(id=n, balance=0) for n in range(2)))
+    begun = []
+    with engine.connect() as holder:
+
+        @unit_of_work(sessionmaker(engine), attempts=2, wait_initial=0)
+        def book(session):
+            begun.append(session)
+            holder.rollback()
+            last, first = session.get_one(Account, 1), session.get_one(Account, 0)
+            if len(begun) == 1:
+                other(Account, 0, balance=5)
+                holder.execute(select(Account.id).where(Account.id == 0).with_for_update())
+            last.balance += 1
+            session.flush()
+            first.balance += 1
+
+        book()
+    assert len(begun) == 2
+    with sessionmaker(engine)() as session:
+        assert [row.balance for row in session.scalars(select(Account).order_by(Account.id))] == [
+            6,
+            1,
+        ]
+
+
+@pytest.mark.engines("postgresql", "mariadb")
+@pytest.mark.parametrize("written_before", [False, True])
+def test_a_wait_for_a_row_crowds_only_tables_that_the_process_writes(engine, store, written_before):
+    """Locks on a row that all units verify, and none writes, would make the units take turns."""
+
+    class Base(DeclarativeBase):
+        pass
+
+    class Settings(Versioned, Base):
+        __tablename__ = "settings_of_all"
+        id: Mapped[int] = mapped_column(primary_key=True)
+        limit: Mapped[int]
+
+    store(Account(id=1, balance=0), Settings(id=1, limit=5))
+    sessions, begun = sessionmaker(engine), []
+    if written_before:
+        with UnitOfWork(sessions) as session:
+            session.get_one(Settings, 1).limit = 6
+
+    with engine.connect() as administrator:
+        administrator.execute(select(Settings.id).with_for_update())
+
+        @unit_of_work(sessions, attempts=2, wait_initial=0)
+        def book(session):
+            begun.append(session)
+            if len(begun) == 2:
+                administrator.rollback()
+            verify(session.get_one(Settings, 1))
+            session.get_one(Account, 1).balance += 1
+
+        book()
+    assert len(begun) == 2
+    crowded = {table for _, table in MEMORY.crowded}
+    assert crowded == {"accounts"} | ({"settings_of_all"} if written_before else set())
 
 
 def test_tables_have_one_order_however_a_process_declares_them():
