@@ -254,32 +254,38 @@ class Memory:
             self._readers.clear()
             self.unlockable.clear()
 
-    def decide(self, key: Key, given: Adaptive, *, may_probe: bool = True) -> Decision:
-        """Return how a unit reads the row now that may probe, or has a lock already."""
+    def decide(
+        self, key: Key, given: Adaptive, *, may_probe: Callable[[], bool] = lambda: True
+    ) -> Decision:
+        """Return how the row is read now, by a unit that may probe or has a lock already."""
         if self.unlockable and key[:2] in self.unlockable:
             return Decision.PLAIN
         if self.crowded and self._is_crowded(key, given):
             return Decision.LOCK
         found = Decision.PLAIN
-        for one in (key.any_row, key) if key.identity else (key,):
-            decision = self._decide(one, given, may_probe)
-            if decision is Decision.LOCK:
-                return decision
-            if decision is not Decision.PLAIN and found is not Decision.PROBE:
-                found = decision
-        return found
-
-    def _decide(self, key: Key, given: Adaptive, may_probe: bool) -> Decision:
+        if key.identity:
+            any_row: Any = (key.database, key.table, _ANY)  # equal to key.any_row
+            heat = self.rows.get(any_row)
+            if heat is not None:
+                found = self._decide(key.any_row, heat, given, may_probe)
+                if found is Decision.LOCK:
+                    return found
         heat = self.rows.get(key)
         if heat is None:
-            return Decision.PLAIN
+            return found
+        of_row = self._decide(key, heat, given, may_probe)
+        return found if found is Decision.PROBE and of_row is not Decision.LOCK else of_row
+
+    def _decide(
+        self, key: Key, heat: Heat, given: Adaptive, may_probe: Callable[[], bool]
+    ) -> Decision:
         average = heat.average_at(self._clock(), given.seconds)
         if average < given.threshold:
             if heat.hot:
                 self._cool(key, heat, average, "there was no conflict on it for some time")
             return Decision.WATCHED
         heat.left -= 1
-        if heat.left > 0 or not may_probe:
+        if heat.left > 0 or not may_probe():
             return Decision.LOCK
         heat.left = self._chance(1, 2 * heat.patience)
         return Decision.PROBE
@@ -363,16 +369,23 @@ class Memory:
 
     def only_reads(self, unit: str | None, key: Key) -> bool:
         """Return whether the last units of this name wrote no row of the table."""
-        return self._readers.get((unit or "", *key[:2]), 0) >= UNITS_OF_A_READER
+        return self._readers.get((unit or "", key[0], key[1]), 0) >= UNITS_OF_A_READER
+
+    @property
+    def knows_readers(self) -> bool:
+        """Whether a unit has read hot rows of some table, and written none there."""
+        return bool(self._readers)
 
     def note_use(self, unit: str | None, key: Key, *, writes: bool, locked: bool = True) -> None:
         """Note whether a unit of this name that has read hot rows of the table wrote there.
 
         One that did without their locks is a reader at once.
         """
-        if writes or unit is not None:
-            more = 1 if locked else UNITS_OF_A_READER
-            self._note_reader(unit or "", key, 0 if writes else more)
+        if writes:
+            if (unit or "", key.database, key.table) in self._readers:
+                self._note_reader(unit or "", key, 0)
+        elif unit is not None:
+            self._note_reader(unit, key, 1 if locked else UNITS_OF_A_READER)
 
     def note_refused(self, unit: str | None, key: Key, *, always: bool) -> None:
         """Note that a unit of this name may not lock rows of the table, or that no unit can."""

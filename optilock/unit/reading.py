@@ -222,14 +222,16 @@ class Reading:
             return False
         if key in self.insist:
             return True
-        decision = self.memory.decide(key, self.adaptive, may_probe=self._may_probe(session))
-        if decision is Decision.LOCK and self.memory.only_reads(_name(session), key):
-            self.added.avoid(key)
-            decision = Decision.WATCHED
-        if decision is Decision.PROBE:
+        memory = self.memory
+        decision = memory.decide(key, self.adaptive, may_probe=partial(self._may_probe, session))
+        if decision is Decision.LOCK:
+            if memory.knows_readers and memory.only_reads(_name(session), key):
+                self.added.avoid(key)
+                decision = Decision.WATCHED
+            elif not self.probes:
+                return True
+        elif decision is Decision.PROBE:
             self.probes = True
-        if decision is Decision.LOCK and not self.probes:
-            return True
         if decision is not Decision.PLAIN:
             self.tried.add(key)
         return False
@@ -383,8 +385,8 @@ class Reading:
         """Count the rows that were read without a lock and written as successes."""
         if self.adaptive is None or not (self.tried or self.held or self.added.avoided):
             return
-        written = {**self._written(session), **dict.fromkeys(self._moved_scopes(session))}
         if self.tried:
+            written = {*self._written(session), *self._moved_scopes(session)}
             tables = {key[:2] for key in written}
             for key in self.tried:
                 if key in written if key.identity is not None else key[:2] in tables:
@@ -392,16 +394,22 @@ class Reading:
         if self.beforehand:
             for key in self.held:
                 self.memory.dissolve_partners(key)
-        stated = {self.key_of(session, one.mapper) for one in session_record(session).stated}
-        self._note_use(session, {*written, *self._promised(session), *stated})
+        self._note_use(session)
 
-    def _note_use(self, session: Session, written: Iterable[Key]) -> None:
-        """Note for each table of its hot rows whether the unit has written there."""
-        name, used = _name(session), {key[:2] for key in written}
-        without = {key.any_row for key in self.added.avoided}
-        for key in without.union(key.any_row for key in self.held):
-            writes = key[:2] in used
-            self.memory.note_use(name, key, writes=writes, locked=key not in without)
+    def _note_use(self, session: Session) -> None:
+        """Note for each table of its hot rows whether the unit has written or promised rows."""
+        record, memory = session_record(session), self.memory
+        used = {write.shape.mapper for write in record.sent}
+        if record.promises is not None:
+            used.update(one.mapper for one in record.promises.all())
+        used.update(one.mapper for one in record.stated)
+        names = {facts(mapper).name for mapper in used}
+        if SCOPES in session.__dict__:
+            names.update(key.table for key in self._moved_scopes(session))
+        name, avoided = _name(session), {key[:2] for key in self.added.avoided}
+        for table, key in {key[:2]: key for key in (*self.added.avoided, *self.held)}.items():
+            writes, locked = key.table in names, table not in avoided
+            memory.note_use(name, key, writes=writes, locked=locked)
 
     def remember(self, session: Session, error: BaseException) -> frozenset[Key]:
         """Remember the conflict, once, and return the rows that the next attempt should lock."""

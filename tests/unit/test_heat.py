@@ -79,7 +79,7 @@ def test_now_and_then_a_hot_row_is_probed(memory):
 def test_a_probe_that_has_to_wait_is_due_at_the_next_reading(memory):
     """A unit that has locks begins none."""
     conflicts(memory)
-    waits = {memory.decide(ROW, GIVEN, may_probe=False) for _ in range(3 * GIVEN.probe)}
+    waits = {memory.decide(ROW, GIVEN, may_probe=lambda: False) for _ in range(3 * GIVEN.probe)}
     assert waits == {Decision.LOCK}
     assert memory.decide(ROW, GIVEN) is Decision.PROBE
 
