@@ -150,6 +150,8 @@ redirects = {
 
 html_theme = "furo"
 html_title = f"optilock {release}"
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
 html_theme_options: dict[str, list[str]] = {"top_of_page_buttons": []}
 html_show_sourcelink = False
 html_baseurl = "https://optilock.readthedocs.io/en/stable/"
