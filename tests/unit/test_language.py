@@ -300,8 +300,9 @@ FOR_USERS = [
 
 
 def words_of(page: Path) -> int:
-    """Words of a page without its marks and hidden examples."""
-    text = re.sub(r"<!--.*?-->", "", page.read_text(encoding="utf-8"), flags=re.S)
+    """Words of a page without its marks, hidden examples and folded set-ups."""
+    omitted = r"<!--.*?-->|<details>.*?</details>"
+    text = re.sub(omitted, "", page.read_text(encoding="utf-8"), flags=re.S)
     return len(re.findall(r"\S*\w\S*", text))
 
 

@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import tomllib
+from collections.abc import Iterator
 from importlib import resources
 from pathlib import Path
 
@@ -196,6 +197,46 @@ def test_each_module_that_a_page_names_is_there(page: str) -> None:
         assert leads_somewhere(name), name
     for name in re.findall(r"`(optilock/[\w/.]+)`", text):
         assert (ROOT / name).exists(), name
+
+
+def blocks(text: str) -> Iterator[tuple[bool, str]]:
+    """The Python blocks of a page in their order, and whether readers see each of them."""
+    pattern = r"^<!--- invisible-code-block: python\n(.*?)^-->|^```python\n(.*?)^```$"
+    for hidden, shown in re.findall(pattern, text, re.M | re.S):
+        yield bool(shown), shown or hidden
+
+
+def names_bound_and_used(code: str) -> tuple[set[str], set[str]]:
+    bound: set[str] = set()
+    used: set[str] = set()
+    for node in ast.walk(ast.parse(code)):
+        if isinstance(node, ast.Name):
+            (used if isinstance(node.ctx, ast.Load) else bound).add(node.id)
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            bound.add(node.name)
+        elif isinstance(node, ast.arg):
+            bound.add(node.arg)
+        elif isinstance(node, ast.alias):
+            bound.add((node.asname or node.name).partition(".")[0])
+    return bound, used
+
+
+#: README.md and the home page show parts of a program, and lead to whole ones.
+@pytest.mark.parametrize("page", [page for page in DOCS if page != "docs/index.md"])
+def test_no_program_that_a_page_shows_needs_a_hidden_name(page: str) -> None:
+    """A pasted program raised NameError: a set-up is folded, in ``<details>``, and not hidden."""
+    shown: set[str] = set()
+    hidden: set[str] = set()
+    missing: set[str] = set()
+    for visible, code in blocks(text_of(page)):
+        bound, used = names_bound_and_used(code)
+        if visible:
+            shown |= bound
+            missing |= used & hidden - shown
+        else:
+            assert shown or code.count("\n") <= 3, "a hidden set-up"
+            hidden |= bound
+    assert missing == set()
 
 
 def leads_somewhere(name: str) -> bool:
