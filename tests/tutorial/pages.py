@@ -1,8 +1,9 @@
 """The tutorial's pages as a reader uses them: files to copy, commands to type, output to expect.
 
 A Python block belongs to the file that its first line names (``# shop.py``); ``# shop.py,
-continued`` appends to it. A ``console`` block is a command after ``$``, and its output. A ``text``
-block is output that follows a key or a click. A ``diff`` block edits a file.
+continued`` appends to it, and ``# shop.py, changed`` replaces it. A ``console`` block is a command
+after ``$``, and its output. A ``text`` block is output that follows a key or a click. A ``diff``
+block edits a file.
 """
 
 from __future__ import annotations
@@ -43,11 +44,12 @@ def files(folder: Path, *pages: str) -> None:
     for page in pages:
         for block in blocks(page, "python"):
             head, _, code = block.partition("\n")
-            named = re.fullmatch(r"# (\w+\.py)(, continued)?", head)
+            named = re.fullmatch(r"# (\w+\.py)(?:, (continued|changed))?", head)
             assert named is not None, f"{page}: a block names no file: {head}"
-            mode = "a" if named[2] else "x"
+            mode = {"continued": "a", "changed": "w", None: "x"}[named[2]]
+            assert (mode == "x") != (folder / named[1]).exists(), f"{page}: {head}"
             with (folder / named[1]).open(mode, encoding="utf-8") as file:
-                file.write(code if mode == "x" else f"\n\n{code}")
+                file.write(f"\n\n{code}" if mode == "a" else code)
 
 
 def edit(path: Path, diff: str) -> None:
