@@ -148,6 +148,24 @@ redirects = {
     "wiki": "tutorial/wiki.html",
 }
 
+#: What readers type into the search, by the page and heading that answers it. The search of Sphinx
+#: omits numbers and words such as "for" from its texts, and finds them in entries of the index.
+SEARCH_WORDS = {
+    "compatibility#versions": ["python versions"],
+    "how-to/conflicts/hot-rows": ["hot rows"],
+    "how-to/conflicts/strategies#lock-a-row": ["for update", "select for update"],
+    "how-to/long-work/queue": ["job", "jobs", "background jobs"],
+    "how-to/operate/rollout": ["rollout", "roll-out"],
+    "how-to/sessions/retry": ["retry"],
+    "how-to/web/http-answers": ["400", "403", "404", "413", "422", "501", "503"],
+    "reference/faq#409-a-retry-would-overwrite-another-users-change": ["409"],
+    "reference/faq#412-the-row-is-no-longer-in-the-version-that-was-demanded": ["412"],
+    "reference/faq#428-a-write-by-key-without-if_match": ["428"],
+    "reference/faq#an-edit-is-lost-and-there-is-no-conflict": ["lost update"],
+    "reference/faq#expected-to-update-1-rows-0-were-matched": ["stale", "StaleDataError"],
+    "reference/not-protected": ["not protected"],
+}
+
 html_theme = "furo"
 html_title = f"optilock {release}"
 html_static_path = ["_static"]
@@ -167,6 +185,7 @@ HIDDEN = re.compile(
 def adapt_page(app: Sphinx, page: str, source: list[str]) -> None:
     """Remove the blocks that only tests read, and link files outside of docs to the repository."""
     source[0] = HIDDEN.sub("", source[0]).replace("decisions/README.md", "decisions/index.rst")
+    source[0] = with_search_words(page, source[0])
     if page == "index":
         source[0] = omit_missing_pages(source[0])
 
@@ -176,6 +195,22 @@ def adapt_page(app: Sphinx, page: str, source: list[str]) -> None:
 
     outside = r"(\]\(|^\[[^\]]+\]: )(\.\./[^)\s#\"]+)"
     source[0] = re.sub(outside, absolute, source[0], flags=re.M)
+
+
+def with_search_words(page: str, text: str) -> str:
+    """Put the main entries of the index before their headings; the first heading is the title."""
+    for place, words in SEARCH_WORDS.items():
+        name, _, anchor = place.partition("#")
+        if name == page:
+            entries = ", ".join(f"! {word}" for word in words)
+            heading = next(
+                one
+                for one in re.finditer(r"^#+ (.*)$", text, re.M)
+                if re.sub(r"[^\w -]", "", one[1].lower()).replace(" ", "-") == anchor or not anchor
+            )
+            start = heading.start()
+            text = f"{text[:start]}```{{index}} {entries}\n```\n\n{text[start:]}"
+    return text
 
 
 def omit_missing_pages(text: str) -> str:
