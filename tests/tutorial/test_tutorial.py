@@ -44,6 +44,7 @@ print(sent.statements[-1].text)
 WRONG_REQUESTS = """
 import re
 from fastapi.testclient import TestClient
+from shop import Product, SessionLocal
 from web import app
 client = TestClient(app)
 seen = re.search('name="seen" value="(.+?)"', client.get("/products/1").text)[1]
@@ -51,8 +52,14 @@ good = {"seen": seen, "name": "Teapot", "price": "20", "notes": "Blue."}
 for edits in ({"seen": None}, {"seen": seen[:-1]}, {"price": "cheap"}):
     sent = {name: text for name, text in {**good, **edits}.items() if text is not None}
     print(client.post("/products/1", data=sent).status_code)
+bought = [client.post("/products/1/buy").status_code for _ in range(6)]
+with SessionLocal.begin() as session:
+    session.delete(session.get_one(Product, 1))
+gone = client.post("/products/1", data={**good, "notes": "Green."})
+assert "Green." in gone.text and "Save</button>" not in gone.text
+print(gone.status_code)
 print(client.get("/products/9").status_code)
-print([client.post("/products/1/buy").status_code for _ in range(6)])
+print(bought)
 """
 
 Open = Callable[[str], Terminal]
@@ -149,7 +156,7 @@ def test_page_3_wrong_requests_get_the_statuses_of_its_table(tmp_path: Path) -> 
     statuses = re.findall(r"\| (\d{3})\b[^|]*\|$", table, re.MULTILINE)
     *said, bought = run(tmp_path, "-c", WRONG_REQUESTS).splitlines()
     assert said == statuses
-    assert len(statuses) == 4
+    assert len(statuses) == 5
     assert bought == "[200, 200, 200, 200, 200, 409]"
 
 
