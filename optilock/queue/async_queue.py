@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import partial
 from typing import Any, Self, TypeVar
 
 from sqlalchemy import Connection
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession
 
 from optilock.dialects.connections import give_back, has_ended_idle
@@ -109,27 +110,36 @@ class AsyncListeningWaiter(ListeningLoop):
         if not store.notifies:
             return None
         connection = await _open_connection(engine)
-        if not await connection.run_sync(store.can_listen):
-            await connection.close()
-            return None
         made = AsyncListeningWaiter(connection, store)
-        await made.listen()
-        return made
+        try:
+            if await connection.run_sync(store.can_listen):
+                await made.listen()
+                return made
+        except BaseException:
+            await made.close()
+            raise
+        await connection.close()
+        return None
 
     async def listen(self) -> None:
         raw = await self._connection.get_raw_connection()
         driver: Any = raw.driver_connection
         self._driver = driver
         if hasattr(driver, "add_listener"):  # asyncpg reads all the time
-            own = driver.get_server_pid()
-            channel = getattr(self._store, "channel")  # noqa: B009
-            await driver.add_listener(
-                channel, lambda _, pid, *__: None if pid == own else self._alarm.ring()
-            )
+            try:
+                await self._add_listeners(driver)
+            except Exception as error:  # as SQLAlchemy does for what it sends
+                raise DBAPIError(None, None, error) from error
         else:
             self._ear = Ear(driver)
             await self._call(self._store.listen)
         await self._call(lambda connection: connection.detach())
+
+    async def _add_listeners(self, driver: Any) -> None:
+        ring, own = self._alarm.ring, driver.get_server_pid()
+        channel = getattr(self._store, "channel")  # noqa: B009
+        await driver.add_listener(channel, lambda _, pid, *__: None if pid == own else ring())
+        driver.add_termination_listener(lambda _: ring())
 
     async def _call(self, work: Callable[[Connection], R]) -> R:
         result: R = await self._connection.run_sync(work)
@@ -148,19 +158,22 @@ class AsyncListeningWaiter(ListeningLoop):
             await alarm.sleep(seconds)
             return
 
+        if ear.heard:
+            return
+        loop, number = asyncio.get_running_loop(), ear.fileno()
+
         def read() -> None:
             ear.read()
             if ear.heard:
+                loop.remove_reader(number)  # at once: that of a lost connection can be reused
                 alarm.ring()
 
-        if ear.heard:
-            return
-        loop = asyncio.get_running_loop()
-        loop.add_reader(ear.fileno(), read)
+        loop.add_reader(number, read)
         try:
             await alarm.sleep(seconds)
         finally:
-            loop.remove_reader(ear.fileno())
+            if not ear.heard:
+                loop.remove_reader(number)
 
     def wake(self) -> None:
         self._woken = True
@@ -170,8 +183,10 @@ class AsyncListeningWaiter(ListeningLoop):
         await asyncio.shield(self._close())
 
     async def _close(self) -> None:
-        await self._connection.close()
-        await self._driver.close()  # SQLAlchemy leaves a detached connection open
+        await self._call(give_back)
+        if self._driver is not None:
+            with suppress(Exception):  # it may be lost
+                await self._driver.close()  # SQLAlchemy leaves a detached connection open
 
 
 # -- workers ---------------------------------------------------------------------------------------

@@ -212,10 +212,14 @@ class ListeningWaiter(ThreadClass, ListeningLoop):
             return None
         connection = open_connection(engine)
         driver = connection.connection.driver_connection
-        if not hasattr(driver, "add_notify_handler") or not store.can_listen(connection):
-            connection.close()
-            return None
-        return ListeningWaiter(connection, store)
+        try:
+            if hasattr(driver, "add_notify_handler") and store.can_listen(connection):
+                return ListeningWaiter(connection, store)
+        except BaseException:
+            give_back(connection)
+            raise
+        connection.close()
+        return None
 
     def _forget(self) -> None:
         self._ear.heard = False

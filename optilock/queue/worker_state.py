@@ -36,7 +36,9 @@ AFTER_AN_ERROR = 1.0
 LOCK_WAIT = 2_000
 #: Seconds for which the transaction of a handler may wait for the lock of its message.
 LOCK_FIRST = 30.0
-IDLE = 3600.0
+#: Seconds after which an idle worker asks in spite of the silence: a firewall may have dropped its
+#: connection, which no notification tells.
+IDLE = 60.0
 
 
 def can_continue_after(error: BaseException) -> bool:

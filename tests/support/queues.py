@@ -4,6 +4,7 @@
 ``shift(engine, seconds)``   move that clock
 ``queue``                    a fixture: a queue that is made so
 ``bodies(messages)``         what they say
+``lose_all_connections(database)``  as a failing server does
 """
 
 from __future__ import annotations
@@ -12,13 +13,13 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pytest
-from sqlalchemy import BigInteger, Column, Engine, MetaData, Table, insert, select, update
+from sqlalchemy import BigInteger, Column, Engine, MetaData, Table, insert, select, text, update
 
 from optilock.queue import Message, Queue
 from optilock.tables.queue import message_tables
 from optilock.tokens.sql_functions import ServerTime, add_milliseconds
 
-__all__ = ["CLOCK", "bodies", "made", "make_tables", "queue", "shift"]
+__all__ = ["CLOCK", "bodies", "lose_all_connections", "made", "make_tables", "queue", "shift"]
 
 _metadata = MetaData()
 _shift = Table("test_clock", _metadata, Column("milliseconds", BigInteger))
@@ -53,3 +54,21 @@ def shift(engine: Engine, seconds: float) -> None:
     with engine.begin() as connection:
         moved = _shift.c.milliseconds + round(seconds * 1000)
         connection.execute(update(_shift).values(milliseconds=moved))
+
+
+def lose_all_connections(database: Any) -> None:
+    """End every connection of the database but one of our own."""
+    engine = database.engine()
+    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        if engine.dialect.name == "postgresql":
+            connection.execute(
+                text(
+                    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+                    " WHERE pid <> pg_backend_pid() AND datname = current_database()"
+                )
+            )
+        else:
+            mine = "SELECT id FROM information_schema.processlist WHERE db = DATABASE()"
+            for number in connection.scalars(text(f"{mine} AND id <> CONNECTION_ID()")).all():
+                connection.execute(text(f"KILL {number}"))
+    engine.dispose()

@@ -15,7 +15,7 @@ from optilock import ConfigurationError
 from optilock.queue import AsyncQueue, Draft, Queue, ReceiptExpired
 from tests.database.queue.test_queue_vectors import EMPTY, VECTORS, Run
 from tests.engines import Target
-from tests.support.queues import CLOCK, make_tables, shift
+from tests.support.queues import CLOCK, lose_all_connections, make_tables, shift
 
 CALLS = sorted(
     name
@@ -206,6 +206,31 @@ def test_an_idle_worker_asks_nothing_on_postgresql_and_elsewhere_once_a_second(
             worker.stop()
             await asyncio.wait_for(running, 10)
         assert asked <= (0 if async_engine.dialect.name == "postgresql" else 2), sent
+
+    runner.run(story())
+
+
+@pytest.mark.engines("postgresql", "asyncpg")
+def test_an_idle_worker_notices_that_its_connection_has_ended(
+    async_database, async_engine, sync, runner
+):
+    async def story() -> None:
+        seen = asyncio.Event()
+
+        async def handle(message: Any) -> None:
+            seen.set()
+
+        async with AsyncQueue(async_engine, "real") as ours:
+            worker = ours.worker(handle)
+            running = asyncio.create_task(worker.run())
+            await asyncio.sleep(0.4)  # it waits by now
+            lose_all_connections(async_database)
+            sync.dispose()
+            with Queue(sync, "real") as other:
+                await asyncio.to_thread(other.send, "while it has no connection")
+            await asyncio.wait_for(seen.wait(), 10)
+            worker.stop()
+            await asyncio.wait_for(running, 10)
 
     runner.run(story())
 

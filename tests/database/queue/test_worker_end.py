@@ -7,11 +7,12 @@ import threading
 import time
 
 import pytest
-from sqlalchemy import event, text
+from sqlalchemy import event
 
 from optilock.coroutines import run_to_end
 from tests.database.queue.test_worker import Running, left, until
 from tests.database.queue.test_worker import queue as queue
+from tests.support.queues import lose_all_connections
 
 pytestmark = [
     pytest.mark.engines("sqlite-wal", "postgresql", "mariadb"),
@@ -123,23 +124,6 @@ def test_a_database_that_is_away_for_a_while_costs_no_message(queue, database, c
         go_on.set()
         until(lambda: set(done) == set(range(4)) and left_now(queue) == 0, 20)
     assert not any(receipt.partition(".")[2] in caplog.text for receipt in receipts)
-
-
-def lose_all_connections(database):
-    engine = database.engine()
-    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-        if engine.dialect.name == "postgresql":
-            connection.execute(
-                text(
-                    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
-                    " WHERE pid <> pg_backend_pid() AND datname = current_database()"
-                )
-            )
-        else:
-            mine = "SELECT id FROM information_schema.processlist WHERE db = DATABASE()"
-            for number in connection.scalars(text(f"{mine} AND id <> CONNECTION_ID()")).all():
-                connection.execute(text(f"KILL {number}"))
-    engine.dispose()
 
 
 def left_now(queue):

@@ -60,11 +60,12 @@ def _mariadb() -> Iterator[Running]:
 #: The driver by which its writers come, and its server.
 KINDS = {
     "psycopg": ("postgresql+psycopg", _postgresql),
+    "psycopg-async": ("postgresql+psycopg", _postgresql),
     "asyncpg": ("postgresql+asyncpg", _postgresql),
     "pymysql": ("mysql+pymysql", _mariadb),
     "asyncmy": ("mysql+asyncmy", _mariadb),
 }
-ASYNC = {"asyncpg", "asyncmy"}
+ASYNC = {"psycopg-async", "asyncpg", "asyncmy"}
 
 
 def run(kind: str, seconds: float, every: float, away: float) -> tuple[Tally, Verdict]:
