@@ -32,11 +32,13 @@ from optilock.columns.values import describe_accepted, has_places
 from optilock.errors import BadEntity, ConfigurationError, NotFound
 from optilock.mapped import Identity, facts
 from optilock.undocumented.connections import variants_of
+from optilock.undocumented.mappers import keep_with_mapping
 
 #: Of these a database takes no two values for the same key that differ here.
 _EXACT = (sa.Integer, sa.Numeric, sa.Float, sa.Boolean, sa.Enum, sa.Date, sa.Uuid)
 #: Whole numbers of one database alone.
 _NUMBERS = {"OID", "YEAR"}
+_KEPT = "_optilock_key"
 #: The dialect for types of the application while the database is unknown.
 _ANY = DefaultDialect()
 
@@ -48,9 +50,12 @@ def identity_given(call: str, mapper: Mapper[Any], key: Any) -> Identity:
         NotFound: no row has such a key.
         ConfigurationError: there are more values than columns, or fewer.
     """
+    known = _key_of(mapper)
+    if known.is_number and type(key) is int:
+        return (key,)  # nearly always
     given = _parts(call, mapper, key)
     try:
-        return tuple(map(_read, _kinds(mapper), given))
+        return tuple(map(_read, known.kinds, given))
     except ValueError:
         raise NotFound(mapper.class_, given) from None
 
@@ -64,7 +69,7 @@ def identity_of_new_row(call: str, mapper: Mapper[Any], key: Any) -> Identity:
     """
     found = []
     for name, kind, value in zip(
-        facts(mapper).keys, _kinds(mapper), _parts(call, mapper, key), strict=True
+        facts(mapper).keys, _key_of(mapper).kinds, _parts(call, mapper, key), strict=True
     ):
         try:
             found.append(_read(kind, value))
@@ -83,19 +88,12 @@ def has_one_spelling(mapper: Mapper[Any]) -> bool:
     Text need not be: a collation, or its type, may ignore case, blanks and more, and a type of the
     application, or of one database, may have one form of several.
     """
-    for column in mapper.primary_key:
-        kind = column.type
-        if not isinstance(kind, _EXACT):
-            return False
-        if not all(isinstance(variant, _EXACT) for variant in variants_of(kind)):
-            return False
-    return True
+    return _key_of(mapper).has_one_spelling
 
 
 def is_of_texts(mapper: Mapper[Any]) -> bool:
     """Return whether all key columns are exact or texts: equal ETags then mean equal keys."""
-    kinds = (kind for one in _kinds(mapper) for kind in _forms(one))
-    return all(isinstance(kind, (*_EXACT, sa.String)) for kind in kinds)
+    return _key_of(mapper).are_all((*_EXACT, sa.String))
 
 
 def _forms(kind: TypeEngine[Any]) -> list[TypeEngine[Any]]:
@@ -108,8 +106,23 @@ def identity_in(mapper: Mapper[Any], identity: Identity, stored: Mapping[str, An
     return tuple(stored.get(name, value) for name, value in keys)
 
 
-def _kinds(mapper: Mapper[Any]) -> list[TypeEngine[Any]]:
-    return [column.type for column in mapper.primary_key]
+class _Key:
+    """The columns of a primary key."""
+
+    def __init__(self, mapper: Mapper[Any]) -> None:
+        self.kinds = tuple(column.type for column in mapper.primary_key)
+        #: It is one column of whole numbers, so an ``int`` is the identity.
+        self.is_number = len(self.kinds) == 1 and isinstance(self.kinds[0], sa.Integer)
+        self.has_one_spelling = self.are_all(_EXACT)
+
+    def are_all(self, families: tuple[type[Any], ...]) -> bool:
+        """Return whether all columns are of these types, with each database."""
+        return all(isinstance(form, families) for kind in self.kinds for form in _forms(kind))
+
+
+def _key_of(mapper: Mapper[Any]) -> _Key:
+    record: _Key | None = mapper.__dict__.get(_KEPT)
+    return keep_with_mapping(mapper, _KEPT, _Key(mapper)) if record is None else record
 
 
 def _parts(call: str, mapper: Mapper[Any], key: Any) -> tuple[Any, ...]:

@@ -45,7 +45,7 @@ class RowLocks(ErrorCodes):
     def autocommits(self, connection: Connection) -> bool:
         """Return whether every statement commits itself, so that nothing can be rolled back."""
         driver = connection.connection.dbapi_connection
-        return BEGINS not in connection.info and getattr(driver, "autocommit", False) is True
+        return getattr(driver, "autocommit", False) is True and BEGINS not in connection.info
 
     #: True of every row: from the statement that has it in its WHERE, the transaction waits for no
     #: lock longer than ten seconds. None: the database has a limit of its own.

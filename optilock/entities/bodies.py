@@ -23,6 +23,7 @@ from optilock.mapped import HINT_ADD_TOKEN, PLAIN, facts, is_expression
 from optilock.mapping.moves import version_from
 from optilock.preconditions.client_values import reason_to_refuse, refuse_deep, refuse_unfit
 from optilock.undocumented.connections import default_in_ddl
+from optilock.undocumented.mappers import keep_with_mapping
 from optilock.watched.aggregates import roots_of
 from optilock.watched.session.record import is_watched
 from optilock.watched.statements.by_key import refuse_compared
@@ -111,6 +112,8 @@ def reset_values(
     Raises:
         BadEntity: a column that must have a value is omitted.
     """
+    if values.keys() >= facts(mapper).editable:
+        return {}, {}  # none is omitted
     others = [(name, facts(mapper).columns[name]) for name in reset_attributes(mapper, values)]
     if not others:
         return {}, {}
@@ -205,6 +208,7 @@ def version_from_values(mapper: Mapper[Any], call: str, values: Values, *, whole
 
 # -- classes that entity operations cannot write ---------------------------------------------------
 
+_KEPT = "_optilock_entity"
 _INSTEAD = "Use optilock.apply(), or change the object in a session. Nothing was sent."
 
 
@@ -226,7 +230,14 @@ def mapper_of(model: Any, call: str) -> Mapper[Any]:
 
 
 def _why_not_stored(mapper: Mapper[Any]) -> str | None:
-    """Return why one statement cannot find or write a row."""
+    """Return why one statement cannot find or write a row; the reason is kept."""
+    kept = mapper.__dict__.get(_KEPT)
+    if kept is None:
+        kept = keep_with_mapping(mapper, _KEPT, (_why_not_in_one_row(mapper),))
+    return kept[0]
+
+
+def _why_not_in_one_row(mapper: Mapper[Any]) -> str | None:
     known = facts(mapper)
     if not known.token:
         return f"the class has no version, so it has no ETag: {HINT_ADD_TOKEN}."

@@ -48,7 +48,7 @@ from optilock.watched.session.connections import (
     refuse_autocommit,
     require_answer,
 )
-from optilock.watched.session.record import demands_of, is_watched, session_record
+from optilock.watched.session.record import SessionRecord, is_watched, session_record
 from optilock.watched.statements.bulk import follow_written_row
 from optilock.watched.statements.call import flush_before
 from optilock.watched.statements.rollback_effects import note_statement
@@ -117,12 +117,12 @@ def write_row(session: Session, change: Change) -> WrittenRow:
 
 def _with_demands(session: Session, change: Change, write: Write) -> Write:
     """Return the write under the session's demands, and record it in case of a rollback."""
-    demands = demands_of(session)
+    known = session_record(session) if is_watched(session) else None
+    demands = SessionRecord.demands if known is None else known.demands
     if demands is not None:
         write = demands.with_demands(write, change.mapper)
-    if not is_watched(session):
+    if known is None:
         return write
-    known = session_record(session)
     if known.conditions is not None:
         known.conditions.by_name = True  # if_match was given, "*" perhaps
     if change.only_version is not None:

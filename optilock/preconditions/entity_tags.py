@@ -47,7 +47,7 @@ import hmac
 from base64 import urlsafe_b64encode
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from hashlib import blake2b
 from types import NoneType
 from typing import Any
@@ -194,9 +194,9 @@ class RowTags:
         """Tenant, table and key, each with its length, so that no two rows have the same bytes."""
         name = self.mapper.class_.__name__
         table = facts(self.mapper).table_if_any
-        parts = [self.etags.tenant, name if table is None else table.fullname]
-        parts += [key_text(value, name) for value in self.identity]
-        return b"".join(map(_counted, parts))
+        of_table = _of_table(self.etags.tenant, name if table is None else table.fullname)
+        parts = [key_text(value, name) for value in self.identity]
+        return of_table + b"".join(map(_counted, parts))
 
     @cached_property
     def _digest(self) -> str:
@@ -280,6 +280,11 @@ def _is_number(text: str) -> bool:
 def _counted(part: str) -> bytes:
     data = part.encode("utf-8", "surrogatepass")
     return b"%d:%b" % (len(data), data)
+
+
+@lru_cache(1_000)
+def _of_table(tenant: str, table: str) -> bytes:
+    return _counted(tenant) + _counted(table)
 
 
 def _shown(digest: bytes) -> str:

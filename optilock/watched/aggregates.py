@@ -226,6 +226,8 @@ def roots_of_object(session: Session, obj: Any) -> Iterator[Any]:
 
 def roots_of(mapper: Mapper[Any], *, by_links: bool) -> list[str]:
     """Return the relationships by which a row of the class, or a link to it, is part of a root."""
+    if not _covers:
+        return []
     return [
         f"{one.root.class_.__name__}.{one.relationship.key}"
         for one in _covers_of(mapper)[0]

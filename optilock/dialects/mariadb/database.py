@@ -430,10 +430,10 @@ class MariaDB(Database):
 
     def autocommits(self, connection: sa.Connection) -> bool:
         """PyMySQL, mysqlclient and asyncmy know it from the server's last answer."""
-        if BEGINS in connection.info:
-            return False
         ask = getattr(connection.connection.dbapi_connection, "get_autocommit", None)
-        return super().autocommits(connection) if ask is None else bool(ask())
+        if ask is None:
+            return super().autocommits(connection)
+        return bool(ask()) and BEGINS not in connection.info
 
     errors_end = True
     ends_transactions = True

@@ -331,12 +331,10 @@ class SQLite(Database):
 
     def autocommits(self, connection: sa.Connection) -> bool:
         """Return whether the connection is in autocommit mode without a BEGIN."""
-        if BEGINS in connection.info:
-            return False
         driver = connection.connection.dbapi_connection
         off = getattr(driver, "isolation_level", "") is None
         off = off or getattr(driver, "autocommit", None) is True
-        return off and not _in_transaction(connection)
+        return off and BEGINS not in connection.info and not _in_transaction(connection)
 
 
 def _in_transaction(connection: sa.Connection) -> bool:
