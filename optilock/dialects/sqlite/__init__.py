@@ -1,8 +1,8 @@
 """SQLite.
 
-:mod:`database` has its answers, the form for many rows, the statements of queues and the clock.
-:mod:`migrations` has the triggers of versions, how a table in use gets a version, and the
-catalogue.
+:mod:`database` has its answers, the meaning of its error codes and the clock. :mod:`rows` has the
+form for many rows, and :mod:`queue_sql` the statements of queues. :mod:`migrations` has the
+triggers of versions, how a table in use gets a version, and the catalogue.
 :mod:`scope_triggers` has the triggers that move scopes for other programs.
 """
 

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import date
 from functools import partial
-from inspect import isawaitable
 from types import MappingProxyType
 from typing import Any
-from uuid import UUID
 from weakref import ref
 
 import sqlalchemy as sa
@@ -25,21 +23,23 @@ from optilock.dialects.causes import Cause
 from optilock.dialects.connections import send_afterwards, undo_at_checkin
 from optilock.dialects.locks import BEGINS, KeyValues, Wait
 from optilock.dialects.migrations import Names, TriggerDDL
-from optilock.dialects.queue_sql import HandlerConnection, Messages, Place
+from optilock.dialects.queue_sql import Messages, Place
 from optilock.dialects.quoting import SQLITE, Quoting
 from optilock.dialects.registry import register
-from optilock.dialects.rows import execute_counted, group_by_shape, require_locks
+from optilock.dialects.rows import require_locks
 from optilock.dialects.sqlite.migrations import (
     SQLiteCatalogue,
     SQLiteGuard,
     SQLiteWays,
     version_trigger,
 )
+from optilock.dialects.sqlite.queue_sql import SQLiteMessages
+from optilock.dialects.sqlite.rows import RowByRow
 from optilock.dialects.sqlite.scope_triggers import SQLiteScopeTriggers
 from optilock.dialects.switch import open_switch
 from optilock.dialects.values import quote_name
 from optilock.dialects.waits import Reach
-from optilock.errors import ConfigurationError, OptilockError
+from optilock.errors import ConfigurationError
 from optilock.tokens.sql_functions import (
     Later,
     NextServerTime,
@@ -47,7 +47,6 @@ from optilock.tokens.sql_functions import (
     ServerTime,
     StatementTime,
 )
-from optilock.undocumented.statements import listen_on
 
 #: In ``connection.info``: the file has a write-ahead log.
 _WAL = "optilock.wal"
@@ -377,96 +376,3 @@ def _require_no_transaction(connection: sa.Connection) -> None:
             " this engine begins a transaction by itself (an event listener, or the driver's"
             " autocommit=False): use Isolation.REPEATABLE_READ."
         )
-
-
-# -- rows: one ``executemany``, with the exact count of each row -----------------------------------
-#
-# There is no network to save, so the cheapest exact answer is the row count of every UPDATE.
-
-#: Rows of one ``executemany``. SQLAlchemy makes two objects a row for it, and with those of ten
-#: thousand rows at once Python's garbage collector would begin to walk through everything there is.
-_AT_ONCE = 1_000
-
-
-class RowByRow:
-    """Every row judged by its own count."""
-
-    def send(self, connection: sa.Connection, writes: list[Write]) -> list[Write]:
-        """Write the rows; return those that were changed by others or are gone."""
-        missed: list[Write] = []
-        for same in group_by_shape(writes):
-            for start in range(0, len(same), _AT_ONCE):
-                missed += _send(connection, same[start : start + _AT_ONCE])
-        return missed
-
-
-def _send(connection: sa.Connection, writes: list[Write]) -> list[Write]:
-    rows = [write.params for write in writes]
-    counts = execute_counted(connection, writes[0].shape.statement, rows, _one_by_one)
-    return [write for write, count in zip(writes, counts, strict=True) if not count]
-
-
-def _one_by_one(
-    cursor: Any, statement: str, rows: Sequence[Mapping[str, Any]], context: Any
-) -> Iterator[int]:
-    for row in rows:
-        cursor.execute(statement, row)
-        yield cursor.rowcount
-
-
-# -- queues ----------------------------------------------------------------------------------------
-#
-# SQLite has one writer at a time, so nothing is locked and nothing skipped. An UPDATE finds its
-# rows after it has the write lock: two receivers never see the same messages, and the second
-# receiver finds the next ones.
-
-
-class SQLiteMessages(Messages):
-    begin = "BEGIN IMMEDIATE"
-
-    @contextmanager
-    def atomic_within(self, connection: sa.Connection, length: int) -> Iterator[None]:
-        """BEGIN waits for the lock; the limit is one of the connection, and is put back."""
-        before = int(connection.exec_driver_sql("PRAGMA busy_timeout").scalar() or 0)
-        connection.exec_driver_sql(f"PRAGMA busy_timeout = {min(length, before)}")
-        back = f"PRAGMA busy_timeout = {before}"
-        with send_afterwards(connection.exec_driver_sql, back), self.atomic(connection):
-            yield
-
-    def skip_locked(self, query: sa.Select[Any], table: sa.Table) -> sa.Select[Any]:
-        return query
-
-    skip_locked_all = locked = skip_locked
-
-    def insert_unless(self, table: sa.Table) -> Any:
-        return insert(table).on_conflict_do_nothing()
-
-    def hold_group(self, connection: sa.Connection, key: str, delay: int) -> None:
-        connection.execute(self.insert_unless(self.g).values(self._group(key, delay)))
-
-    def end_handler(
-        self,
-        connection: sa.Connection,
-        handler: HandlerConnection | None,
-        number: int,
-        receipt: UUID | None,
-    ) -> None:
-        """Refuse what the handler sends from now on, stop its statement, and roll it back."""
-        if handler is None or handler.connection.closed:
-            return
-        for name in ("before_cursor_execute", "commit"):
-            listen_on(handler.connection, name, _refuse)
-        given: Any = handler.connection.connection
-        interrupted = given.driver_connection.interrupt()
-        if isawaitable(interrupted):  # aiosqlite
-            from sqlalchemy.util.concurrency import await_only
-
-            await_only(interrupted)
-        given.dbapi_connection.rollback()
-
-
-def _refuse(*_: Any, **__: Any) -> None:
-    raise OptilockError(
-        "This transaction was given up and rolled back: its handler has not returned within the"
-        " timeout of its worker, so its message is delivered again. Nothing more is stored here."
-    )
