@@ -140,10 +140,6 @@ class Database(RowLocks, Values, Waits):
         """
         return None
 
-    def unwrapped(self) -> tuple[type[Exception], ...]:
-        """Return an installed driver's errors of a failed connect that SQLAlchemy does not wrap."""
-        return ()
-
     def is_miss(self, error: BaseException) -> bool:
         """Return whether a row of an :meth:`all_or_error` statement has moved, by its error."""
         return False
@@ -319,13 +315,6 @@ class Database(RowLocks, Values, Waits):
         """Return whether this server cannot do that, and another one may.
 
         A node that has lost its cluster; a standby that is asked to write.
-        """
-        return False
-
-    def has_old_plans(self, error: BaseException) -> bool:
-        """Return whether the error means that a table was altered after a statement was prepared.
-
-        Each of the pool's connections has prepared it, and would say so once.
         """
         return False
 

@@ -129,6 +129,10 @@ class ErrorCodes:
         """Return whether a connect that failed without a code may succeed later."""
         return isinstance(error, OSError)
 
+    def unwrapped(self) -> tuple[type[Exception], ...]:
+        """Return an installed driver's errors of a failed connect that SQLAlchemy does not wrap."""
+        return ()
+
     def rolled_back(self, error: DBAPIError) -> bool:
         """Return whether this error of COMMIT proves that nothing was stored.
 
@@ -144,6 +148,13 @@ class ErrorCodes:
         cause = self.classify(error, at_commit=True)
         answered = bool(codes) or isinstance(error, IntegrityError)
         return answered and cause not in (Cause.CONNECTION_LOST, Cause.UNKNOWN_OUTCOME)
+
+    def has_old_plans(self, error: BaseException) -> bool:
+        """Return whether the error means that a table was altered after a statement was prepared.
+
+        Each of the pool's connections has prepared it, and would say so once.
+        """
+        return False
 
     def _codes(self, error: DBAPIError) -> list[str | int]:
         chain = error_chain(error.orig)

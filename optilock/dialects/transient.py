@@ -17,7 +17,7 @@ Rule: the driver decides which database it is, and then only its codes count: SQ
 number, extended result code. Never the exception's class, because plain conflicts come as
 ``OperationalError``, ``InternalError`` and ``DatabaseError``; never its text, except for DuckDB,
 which has nothing else, and for connects that psycopg could not make, which carry no code. The codes
-of each engine are in its file in ``optilock/dialects``.
+of each engine are in its folder in ``optilock/dialects``.
 
 A connect that failed has done nothing, and is transient when the server was not reached, was
 starting or stopping, or had no connection left. Asyncpg raises the operating system's own error
