@@ -26,8 +26,8 @@ class Weakness(NamedTuple):
     """Something that makes the check of versions void (``severe``) or weaker.
 
     A small function finds each weakness: it takes a record of what was read and yields it. The
-    functions of an engine are in its file ``weak``, with a list of them at its end: to add one,
-    write it and name it there.
+    functions of an engine are in its file ``weak_settings``, with a list of them at its end: to add
+    one, write it and name it there.
     """
 
     code: str

@@ -24,11 +24,11 @@ from optilock.columns.values import Limits
 from optilock.conditions.write import Write
 from optilock.dialects.base import Cascade, Changes, Database, Form, Switch
 from optilock.dialects.catalogue import Catalogue, Weakness
-from optilock.dialects.causes import Cause, by_code
 from optilock.dialects.commit_tokens import CommitTokens
 from optilock.dialects.connections import undo_at_checkin
 from optilock.dialects.locks import BEGINS, KeyValues, Wait
 from optilock.dialects.mariadb import galera
+from optilock.dialects.mariadb.causes import MariaDBCodes, number_of
 from optilock.dialects.mariadb.commit_tokens import MariaDBTokens
 from optilock.dialects.mariadb.migrations import (
     MariaDBCatalogue,
@@ -109,7 +109,7 @@ _CASCADES = sa.text(
 
 
 @register
-class MariaDB(Database):
+class MariaDB(MariaDBCodes, Database):
     names = ("mysql", "mariadb")
 
     # -- what a client sends ---------------------------------------------------------------------
@@ -250,49 +250,6 @@ class MariaDB(Database):
         )
 
     upserts_by_any_key = True
-
-    # -- what an error means (MariaDB error codes; 3101, 3572, 4031 are MySQL's) ------------------
-
-    drivers = ("pymysql", "MySQLdb", "mysql", "mariadb", "asyncmy", "aiomysql", "cymysql")
-    causes = by_code(
-        # innodb_snapshot_isolation: SQLSTATE is only HY000, and the transaction is gone;
-        # group replication refused to certify
-        (Cause.CONFLICT, (1020, 3101)),
-        (Cause.DEADLOCK, (1213, 1614)),
-        (Cause.LOCK_TIMEOUT, (1205, 1613, 3572)),
-        # the snapshot, or the prepared statement, is older than the table's newest form
-        (Cause.ALTERED_TABLE, (1412, 1615)),
-        (Cause.UNKNOWN_OUTCOME, (1180,)),
-        (Cause.CONNECTION_LOST, (2002, 2003, 2006, 2013, 2055, 1053, 1927, 4031)),
-        # too many connections, of all or of this user
-        (Cause.CONNECTION_LOST, (1040, 1203)),
-        # Galera: the node has lost the others, and another one may answer
-        (Cause.CONNECTION_LOST, (1047,)),
-        # the drivers' own "already closed": PyMySQL and mysqlclient 0, mysql-connector -1
-        (Cause.CONNECTION_LOST, (0, -1)),
-    )
-    #: Access denied, to a database, a table, or an operation.
-    forbidden = frozenset({1044, 1142, 1143, 1227, 1419})
-    #: A transaction, or a server; the code of the second one is also that of other options.
-    read_only = frozenset({1792, 1290, 1836})
-    #: CHECK of MariaDB and of MySQL, out of range in a column and in an expression, SIGNAL.
-    unstorable = frozenset({4025, 3819, 1264, 1690, 1644})
-    causes_at_commit = by_code(
-        (Cause.CONFLICT, (1213,)),  # Galera certifies at COMMIT: another node's commit was first
-        (Cause.UNKNOWN_OUTCOME, (1047,)),  # Galera: it has lost the others while it asked
-    )
-    # Never connected, or thrown out while idle.
-    lost_before_commit = frozenset({2002, 2003, 4031, 1040, 1203})
-    # KILL QUERY and limits of time, between COMMIT and the end of the compound statement it is in.
-    interrupts_commit = frozenset({1317, 1969, 3024})
-
-    def codes(self, error: BaseException) -> Iterator[str | int]:
-        """The number alone: the same SQLSTATE stands for different things here."""
-        number = getattr(error, "errno", None)
-        if number is None and error.args:
-            number = error.args[0]
-        if isinstance(number, int):
-            yield number
 
     # -- how a table is changed while it is written ----------------------------------------------
 
@@ -441,10 +398,9 @@ class MariaDB(Database):
     def ends_transaction(self, error: BaseException) -> bool:
         """1213 deadlock and 1020 snapshot conflict roll back everything; 1205 its statement only.
 
-        Every driver has the number first in ``args``
-        (https://mariadb.com/kb/en/mariadb-error-code-reference/).
+        (https://mariadb.com/kb/en/mariadb-error-code-reference/)
         """
-        return bool(error.args) and error.args[0] in (1020, 1213)
+        return number_of(error) in (1020, 1213)
 
     # -- a cluster -------------------------------------------------------------------------------
 
@@ -452,7 +408,7 @@ class MariaDB(Database):
         return galera.is_node(connection)
 
     def is_out(self, connection: sa.Connection, error: BaseException) -> bool:
-        return galera.number_of(error) == galera.NOT_PREPARED
+        return number_of(error) == galera.NOT_PREPARED
 
     def see_all(self, connection: sa.Connection) -> None:
         if galera.is_node(connection):
@@ -476,7 +432,7 @@ def _refuse_writes_over_the_snapshot(connection: sa.Connection) -> None:
     try:
         found = connection.exec_driver_sql("SELECT @@innodb_snapshot_isolation").scalar()
     except DBAPIError as error:
-        if error.orig is None or galera.number_of(error.orig) != _NO_SUCH_VARIABLE:
+        if number_of(error.orig) != _NO_SUCH_VARIABLE:
             raise
         raise ConfigurationError(
             "this server has no innodb_snapshot_isolation (MariaDB 10.6.18, 10.11.8, 11.0.6 and"

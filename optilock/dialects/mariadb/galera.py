@@ -32,6 +32,7 @@ from sqlalchemy import Connection, Dialect, Table, text
 from sqlalchemy.exc import DBAPIError
 
 from optilock.dialects.connections import send_afterwards, undo_at_checkin
+from optilock.dialects.mariadb.causes import number_of
 from optilock.errors import ConfigurationError
 
 #: Another transaction was first.
@@ -40,11 +41,6 @@ _ABORTED = 1213
 NOT_PREPARED = 1047
 
 _known: WeakKeyDictionary[Dialect, bool] = WeakKeyDictionary()
-
-
-def number_of(error: BaseException) -> object:
-    """The number that every driver has first in ``args``."""
-    return error.args[0] if error.args else None
 
 
 def is_node(connection: Connection) -> bool:

@@ -25,6 +25,7 @@ from sqlalchemy.exc import DBAPIError
 from optilock.dialects.catalogue import Catalogue, StoredColumn, StoredTable, keys_of
 from optilock.dialects.connections import undo_at_checkin
 from optilock.dialects.mariadb import galera
+from optilock.dialects.mariadb.causes import number_of
 from optilock.dialects.mariadb.galera import INTERRUPTED, holder, limit_waits
 from optilock.dialects.mariadb.weak_settings import Stored
 from optilock.dialects.migrations import (
@@ -79,8 +80,7 @@ class MariaDBGuard(GuardTriggers):
             trigger = quote_table(self.dialect, name, schema)
             connection.execute(plain_ddl(f"SHOW CREATE TRIGGER {trigger}"))
         except DBAPIError as error:
-            code = error.orig.args[0] if error.orig is not None and error.orig.args else None
-            return Found(table, name, None) if code == _ACCESS_DENIED else None
+            return Found(table, name, None) if number_of(error.orig) == _ACCESS_DENIED else None
         return None
 
     def source(self, guard: GuardTrigger) -> str:
@@ -164,7 +164,7 @@ class MariaDBWays(Ways):
         return holder(connection, table)
 
     def interrupted(self, error: DBAPIError) -> bool:
-        return _code(error) == INTERRUPTED
+        return number_of(error.orig) == INTERRUPTED
 
     def add_column(self, target: Target, dialect: Dialect) -> Sequence[Step]:
         table, column = target.names(dialect)
@@ -216,7 +216,7 @@ class MariaDBWays(Ways):
             try:
                 connection.exec_driver_sql(f"ALTER TABLE {table} {change}, LOCK=NONE")
             except DBAPIError as error:
-                if _code(error) not in _NOT_ONLINE:
+                if number_of(error.orig) not in _NOT_ONLINE:
                     raise
                 raise OptilockError(
                     f"This server cannot make {table}.{column} NOT NULL without stopping writers,"
@@ -254,10 +254,6 @@ def note_what_moves(connection: Connection, table: Table) -> None:
     named = {"schema": table.schema, "name": table.name}
     for name in set(connection.scalars(_MOVES, named)) & {*table.columns.keys()}:
         table.columns[name].server_onupdate = FetchedValue(for_update=True)
-
-
-def _code(error: DBAPIError) -> int | None:
-    return error.orig.args[0] if error.orig is not None and error.orig.args else None
 
 
 # -- the catalogue: three statements for all tables of a schema ------------------------------------

@@ -33,7 +33,7 @@ from sqlalchemy.ext.compiler import compiles
 
 from optilock.conditions.condition import parameter
 from optilock.conditions.write import Shape, Write
-from optilock.dialects.mariadb.galera import number_of
+from optilock.dialects.mariadb.causes import number_of
 from optilock.dialects.rows import (
     LockAndLook,
     Locks,
@@ -62,7 +62,7 @@ _GIVEN = "optilock_given"
 
 def is_refused(error: DBAPIError) -> bool:
     """Return whether a statement for many rows was refused, and one for a single row may not be."""
-    return error.orig is not None and number_of(error.orig) in _REFUSED
+    return number_of(error.orig) in _REFUSED
 
 
 class JoinedRows:
@@ -326,7 +326,7 @@ def has_primary(table: sa.Table) -> bool:
 
 def forget_primary(table: sa.Table, error: DBAPIError) -> bool:
     """Return whether a statement was refused because it names the key; later ones omit it."""
-    if error.orig is None or number_of(error.orig) != _NO_SUCH_KEY or not has_primary(table):
+    if number_of(error.orig) != _NO_SUCH_KEY or not has_primary(table):
         return False
     table.info[_WITHOUT] = True
     return True
