@@ -5,9 +5,10 @@
 :mod:`~optilock.unit.transaction` of its own, over :mod:`~optilock.unit.sessions` that are made as
 the caller's factory makes them. Its :mod:`~optilock.unit.options` are checked once. An option is
 one of the :mod:`~optilock.unit.parts`, such as :mod:`~optilock.unit.isolation` or the
-:mod:`~optilock.unit.conditions` that each row needs. With a strategy, a unit locks rows in its
-:mod:`~optilock.unit.reading`, by the :mod:`~optilock.unit.heat` of their conflicts, and does
-without :mod:`~optilock.unit.refused_locks`. In fewer
+:mod:`~optilock.unit.conditions` that each row needs. With one of the
+:mod:`~optilock.unit.strategies`, a unit locks rows in its :mod:`~optilock.unit.reading`, by the
+:mod:`~optilock.unit.heat` of their conflicts, and does without
+:mod:`~optilock.unit.refused_locks`. In fewer
 :mod:`~optilock.unit.round_trips`, its last writes go with COMMIT, and
 :mod:`~optilock.unit.outcomes` are what an error of COMMIT means. :mod:`~optilock.unit.retries` run
 the whole unit again, if its function is :mod:`~optilock.unit.repeatable`. A failed attempt leaves
@@ -19,7 +20,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from optilock.unit.heat import Adaptive, Strategy, forget_hot_rows
+from optilock.unit.heat import forget_hot_rows
 from optilock.unit.isolation import Isolation
 from optilock.unit.options import (
     RetriedUnitOptions,
@@ -31,6 +32,7 @@ from optilock.unit.parts import Part
 from optilock.unit.retries import Seconds, retry, retrying
 from optilock.unit.round_trips import Pipelined, set_trip_time
 from optilock.unit.running_units import attempt_number
+from optilock.unit.strategies import Adaptive, Strategy
 from optilock.unit.units import UnitOfWork, repeatable_read, serializable, unit_of_work
 
 if TYPE_CHECKING:

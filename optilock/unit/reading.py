@@ -32,18 +32,11 @@ from optilock.mapped import State, facts, identity_of, place_of
 from optilock.mapping.scopes import Scope, rules_of
 from optilock.tables.names import scopes
 from optilock.undocumented.statements import has_inner_write, requested_key, subject_of
-from optilock.unit.heat import (
-    MEMORY,
-    Adaptive,
-    Decision,
-    Key,
-    Memory,
-    Strategy,
-    adaptive_of,
-)
+from optilock.unit.heat import MEMORY, Decision, Key, Memory
 from optilock.unit.parts import Part
 from optilock.unit.refused_locks import AddedLocks, may_go_on
 from optilock.unit.sessions import forget_engine_choice, lock_where_written, name_of
+from optilock.unit.strategies import Adaptive, Strategy, adaptive_of
 from optilock.watched.rows.locked import order_of, rows_to_lock
 from optilock.watched.rows.reads_by_key import (
     match_simple_key,
