@@ -7,7 +7,7 @@ the caller's factory makes them. Its :mod:`~optilock.unit.options` are checked o
 one of the :mod:`~optilock.unit.parts`, such as :mod:`~optilock.unit.isolation` or the
 :mod:`~optilock.unit.conditions` that each row needs. With one of the
 :mod:`~optilock.unit.strategies`, a unit locks rows in its :mod:`~optilock.unit.reading`, by the
-:mod:`~optilock.unit.heat` of their conflicts, and does without
+:mod:`~optilock.unit.heat` of their :mod:`~optilock.unit.conflicts`, and does without
 :mod:`~optilock.unit.refused_locks`. In fewer
 :mod:`~optilock.unit.round_trips`, its last writes go with COMMIT, and
 :mod:`~optilock.unit.outcomes` are what an error of COMMIT means. :mod:`~optilock.unit.retries` run

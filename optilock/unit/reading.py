@@ -1,4 +1,4 @@
-"""The queries of one unit with ``strategy=``: which rows they lock, and which of them conflicted.
+"""The queries of one unit with ``strategy=``: which rows they lock.
 
 A watched session passes each query to the unit's :class:`Reading` before it is sent
 (:mod:`optilock.watched.statements.execute`), be it of ``get()``, a lazy load, a refresh or an eager
@@ -14,28 +14,25 @@ once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
-from weakref import ref
 
-from sqlalchemy import ColumnElement, Connection, Select, inspect, select
+from sqlalchemy import ColumnElement, Select, inspect, select
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Mapper, Session
 from sqlalchemy.orm.attributes import instance_state
 
-from optilock.conditions.write import places_of
-from optilock.dialects import Cause, database_of
-from optilock.dialects.transient import cause_of
-from optilock.errors import ConcurrencyError, ConfigurationError, PreconditionFailed
+from optilock.dialects import database_of
+from optilock.errors import ConfigurationError
 from optilock.mapped import State, facts, identity_of, place_of
 from optilock.mapping.scopes import Scope, rules_of
-from optilock.tables.names import scopes
-from optilock.undocumented.statements import has_inner_write, requested_key, subject_of
+from optilock.undocumented.statements import requested_key, subject_of
+from optilock.unit.conflicts import QUERIES, RowsOfUnit, unit_name
 from optilock.unit.heat import MEMORY, Decision, Key, Memory
 from optilock.unit.parts import Part
-from optilock.unit.refused_locks import AddedLocks, may_go_on
-from optilock.unit.sessions import forget_engine_choice, lock_where_written, name_of
+from optilock.unit.refused_locks import may_go_on
+from optilock.unit.sessions import forget_engine_choice, lock_where_written
 from optilock.unit.strategies import Adaptive, Strategy, adaptive_of
 from optilock.watched.rows.locked import order_of, rows_to_lock
 from optilock.watched.rows.reads_by_key import (
@@ -45,64 +42,25 @@ from optilock.watched.rows.reads_by_key import (
     uses_own_query,
 )
 from optilock.watched.rows.stored import rows_at
-from optilock.watched.scopes.transaction import SCOPES, TransactionScopes
 from optilock.watched.session.connections import bind_to_write, connection_to_write
 from optilock.watched.session.record import READS_KEY, session_record
-from optilock.watched.writes.shapes import is_shown
-
-#: How many queries of a unit are remembered.
-QUERIES = 100
 
 
-class Reading:
+class Reading(RowsOfUnit):
     """The queries of one session."""
 
-    __slots__ = (
-        "_begun",
-        "_bind",
-        "_bound",
-        "_database",
-        "_own",
-        "adaptive",
-        "added",
-        "beforehand",
-        "failed",
-        "held",
-        "insist",
-        "memory",
-        "not_locked",
-        "probes",
-        "queries",
-        "scope",
-        "tried",
-    )
+    __slots__ = ("_begun", "_bound", "_own", "insist", "probes", "scope")
 
     def __init__(self, session: Session, adaptive: Adaptive | None, memory: Memory) -> None:
-        #: ``None``: every row is locked.
-        self.adaptive = adaptive
-        self.memory = memory
+        super().__init__(session, adaptive, memory)
         #: Rows to lock regardless of their heat.
         self.insist: frozenset[Key] = frozenset()
-        #: The first queries that did not ask for one row by its key.
-        self.queries: list[Select[Any]] = []
-        #: Rows that are locked or about to be, with the mappers of their classes.
-        self.held: dict[Key, Mapper[Any]] = {}
-        #: Those of them that the program has not read yet.
-        self.beforehand: set[Key] = set()
-        #: Rows with conflicts that were read without a lock.
-        self.tried: set[Key] = set()
         #: Whether it reads hot rows without locks, to see whether they would still conflict.
         self.probes = False
-        #: The rows that have conflicted, once the unit has failed.
-        self.failed: frozenset[Key] | None = None
-        #: The locks that it adds to queries, and those that it did not get.
-        self.added = AddedLocks()
-        self.not_locked: frozenset[Key] = frozenset()
-        self._bind: Any = session.bind
-        self._database = ""
-        self._begun = False
         #: The last scope that it has locked.
         self.scope: Key | None = None
+        #: Whether rows can be locked, as far as that is the same for all of them.
+        self._begun = False
         #: A condition that limits waits for locks.
         self._bound: ColumnElement[bool] | None = None
         #: The query that :meth:`get` sends itself.
@@ -218,7 +176,7 @@ class Reading:
         memory = self.memory
         decision = memory.decide(key, self.adaptive, may_probe=partial(self._may_probe, session))
         if decision is Decision.LOCK:
-            if memory.knows_readers and memory.only_reads(_name(session), key):
+            if memory.knows_readers and memory.only_reads(unit_name(session), key):
                 self.added.avoid(key)
                 decision = Decision.WATCHED
             elif not self.probes:
@@ -272,7 +230,8 @@ class Reading:
         self._bound = None if self.adaptive is None else database.bounds_waits
         if database.one_lock:
             try:
-                database.begin_writing(self._connection(session, mapper), facts(mapper).table)
+                connection = connection_to_write(session, mapper, for_queries=True)
+                database.begin_writing(connection, facts(mapper).table)
             except DBAPIError as error:
                 if self.adaptive is None or not may_go_on(error):
                     raise
@@ -280,20 +239,6 @@ class Reading:
                 return False
         self._begun = self._bind is not None or database.one_lock
         return True
-
-    def _connection(self, session: Session, mapper: Mapper[Any]) -> Connection:
-        return connection_to_write(session, mapper, for_queries=True)
-
-    def key_of(
-        self, session: Session, mapper: Mapper[Any], identity: tuple[Any, ...] | None = None
-    ) -> Key:
-        """Return the memory's key of the row, or of the rows that queries read of its table."""
-        if self._bind is not None:
-            database = self._database or name_of(self._bind)
-            self._database = database
-        else:
-            database = name_of(session.get_bind(**bind_to_write(mapper)))
-        return Key(database, facts(mapper).name, identity)
 
     # -- scopes ------------------------------------------------------------------------------------
 
@@ -318,15 +263,6 @@ class Reading:
         self.scope = key
         session_record(session).note_locks()
         return True
-
-    def _moved_scopes(self, session: Session) -> Iterator[Key]:
-        known: TransactionScopes | None = session.__dict__.get(SCOPES)
-        if known is not None:
-            for scope in filter(lambda one: known.moves(one.key), known.seen):
-                yield self._key_of_scope(session, scope.model, scope.key)
-
-    def _key_of_scope(self, session: Session, model: Any, key: str) -> Key:
-        return Key(self.key_of(session, inspect(model)).database, scopes.name, (key,))
 
     # -- several rows in one order -----------------------------------------------------------------
 
@@ -353,7 +289,7 @@ class Reading:
             by_table.setdefault(key.table, []).append(key)
         for keys in by_table.values():
             mapper = facts(wanted[keys[0]]).root
-            connection = self._connection(session, mapper)
+            connection = connection_to_write(session, mapper, for_queries=True)
             if not self._begin(session, mapper):
                 return
             columns, rows = facts(mapper).rows
@@ -365,140 +301,6 @@ class Reading:
             identities = [key.identity for key in keys if key.identity is not None]
             for _ in rows_at(connection, locked, table, columns, identities):
                 pass
-
-    # -- the end of the unit -----------------------------------------------------------------------
-
-    def only_read(self) -> bool:
-        """Return whether all of its queries only read; False for too many to remember."""
-        return len(self.queries) <= QUERIES and not any(
-            has_inner_write(query) or subject_of(query) is None for query in self.queries
-        )
-
-    def stored(self, session: Session) -> None:
-        """Count the rows that were read without a lock and written as successes."""
-        if self.adaptive is None or not (self.tried or self.held or self.added.avoided):
-            return
-        if self.tried:
-            written = {*self._written(session), *self._moved_scopes(session)}
-            tables = {key[:2] for key in written}
-            for key in self.tried:
-                if key in written if key.identity is not None else key[:2] in tables:
-                    self.memory.success(key, self.adaptive)
-        if self.beforehand:
-            for key in self.held:
-                self.memory.dissolve_partners(key)
-        self._note_use(session)
-
-    def _note_use(self, session: Session) -> None:
-        """Note for each table of its hot rows whether the unit has written or promised rows."""
-        record, memory = session_record(session), self.memory
-        used = {write.shape.mapper for write in record.sent}
-        if record.promises is not None:
-            used.update(one.mapper for one in record.promises.all())
-        used.update(one.mapper for one in record.stated)
-        names = {facts(mapper).name for mapper in used}
-        if SCOPES in session.__dict__:
-            names.update(key.table for key in self._moved_scopes(session))
-        name, avoided = _name(session), {key[:2] for key in self.added.avoided}
-        for table, key in {key[:2]: key for key in (*self.added.avoided, *self.held)}.items():
-            writes, locked = key.table in names, table not in avoided
-            memory.note_use(name, key, writes=writes, locked=locked)
-
-    def remember(self, session: Session, error: BaseException) -> frozenset[Key]:
-        """Remember the conflict, once, and return the rows that the next attempt should lock."""
-        if self.failed is None:
-            self.failed = self._failed(session, error)
-            for table in {key.any_row for key in self.failed}:
-                self.memory.note_use(_name(session), table, writes=True)
-        return self.failed
-
-    def _failed(self, session: Session, error: BaseException) -> frozenset[Key]:
-        if isinstance(error, PreconditionFailed):
-            return frozenset()
-        if isinstance(error, ConcurrencyError):
-            return self._conflicted(session, error)
-        if not isinstance(error, DBAPIError):
-            return frozenset()
-        if self.adaptive is not None:
-            self.not_locked = self.added.lost(error, self.memory, session_record(session))
-        cause = cause_of(error)
-        if cause is Cause.DEADLOCK:
-            return self._deadlocked(session)
-        if cause is Cause.LOCK_TIMEOUT and session_record(session).waits_briefly:
-            return self._waited(session)
-        return frozenset()
-
-    def _conflicted(self, session: Session, error: ConcurrencyError) -> frozenset[Key]:
-        queried = self._queried(session)
-        found: dict[Key, None] = {}
-        for entry in error.entries:
-            if entry.is_scope:
-                scope = entry.model.scope(**entry.original)
-                found[self._key_of_scope(session, entry.model, scope.key)] = None
-                continue
-            if entry.action == "verify" and not self._is_held(session, entry):
-                continue  # the row was only read, and locks would make readers wait
-            mapper: Mapper[Any] = inspect(entry.model)
-            found[self.key_of(session, mapper, entry.identity)] = None
-            table = self.key_of(session, mapper)
-            if table in queried:
-                found[table] = None
-        if self.adaptive is not None:
-            for key in found:
-                self.memory.conflict(key, self.adaptive, "a unit read it, and another wrote first")
-        return frozenset(found)
-
-    def _is_held(self, session: Session, entry: Any) -> bool:
-        """Return whether the row had moved when it was to be locked."""
-        return self.key_of(session, inspect(entry.model), entry.identity) in self.held
-
-    def _queried(self, session: Session) -> set[Key]:
-        found = set()
-        for query in self.queries:
-            for described in query.column_descriptions:
-                subject = inspect(described.get("entity"), raiseerr=False)
-                if subject is not None:
-                    found.add(self.key_of(session, subject.mapper))
-        return found
-
-    def _deadlocked(self, session: Session) -> frozenset[Key]:
-        held = {key: mapper for key, mapper in self.held.items() if key.identity is not None}
-        wanted = held | self._written(session) | self._promised(session)
-        for scope in self._moved_scopes(session):  # and others, perhaps in another order
-            self.memory.note_refused(_name(session), scope, always=False)
-        if self.adaptive is not None:
-            places = {key: (ref(mapper), key.identity) for key, mapper in wanted.items()}
-            order = [key for key in held if key not in self.beforehand]
-            self.memory.deadlock(places, order, self.adaptive)
-        return frozenset(wanted)
-
-    def _waited(self, session: Session) -> frozenset[Key]:
-        """Crowd the tables of all wanted rows: the lock of an unknown one of them was not free."""
-        written, promised = self._written(session), self._promised(session)
-        if self.adaptive is not None:
-            # Locks on rows that this process only reads would make its units wait for each other.
-            shared = (key for key, mapper in promised.items() if is_shown(mapper))
-            why = "a unit waited for a row, and had others"
-            self.memory.crowd({*written, *shared}, self.adaptive, why)
-        return frozenset(written.keys() | promised.keys() | self.held.keys())
-
-    def _promised(self, session: Session) -> dict[Key, Mapper[Any]]:
-        promises = session_record(session).promises
-        return {
-            self.key_of(session, one.mapper, one.identity): one.mapper
-            for one in (() if promises is None else promises.all())
-        }
-
-    def _written(self, session: Session) -> dict[Key, Mapper[Any]]:
-        known = session_record(session)
-        places = places_of([*known.sent, *known.undone])
-        return {self.key_of(session, mapper, identity): mapper for mapper, identity in places}
-
-
-def _name(session: Session) -> str | None:
-    """Return the name of the unit: all units of one function have its name."""
-    owner = session_record(session).owner
-    return None if owner is None else owner.name
 
 
 def _note_locked(session: Session, state: State) -> None:

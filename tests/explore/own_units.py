@@ -33,7 +33,7 @@ from optilock.tables.names import commit_tokens
 from optilock.tables.queue import message_tables
 from optilock.tokens import Counter
 from optilock.unit.heat import MEMORY, Key
-from optilock.unit.reading import name_of
+from optilock.unit.sessions import name_of
 from optilock.unit.strategies import Adaptive
 from tests.explore.rows import key
 
