@@ -55,7 +55,7 @@ from optilock.rollout.target import (
 )
 from optilock.tokens import Token
 from optilock.tokens.guard_trigger import GuardTrigger, Policy
-from optilock.unit.retries import Seconds, in_seconds
+from optilock.unit.durations import Seconds, in_seconds
 
 _log = logging.getLogger("optilock")
 

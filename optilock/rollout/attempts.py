@@ -26,7 +26,7 @@ from optilock.dialects.migrations import Ways
 from optilock.errors import ConfigurationError, OptilockError, describe
 from optilock.rollout.claim import TERM, Claim
 from optilock.rollout.report import Progress, Silent
-from optilock.unit.retries import Seconds, full_jitter, in_seconds
+from optilock.unit.durations import Seconds, full_jitter, in_seconds
 from optilock.watched.session.connections import require_engine
 
 #: Seconds to wait for one lock, and to continue trying.

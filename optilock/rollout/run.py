@@ -40,7 +40,7 @@ from optilock.rollout.target import (
 )
 from optilock.tokens import Counter, Token
 from optilock.tokens.guard_trigger import GuardTrigger, Policy, read_mark
-from optilock.unit.retries import Seconds
+from optilock.unit.durations import Seconds
 
 R = TypeVar("R")
 #: Attempts of the last step, if rows without a version are inserted in the meantime.

@@ -8,11 +8,11 @@ one of the :mod:`~optilock.unit.parts`, such as :mod:`~optilock.unit.isolation` 
 :mod:`~optilock.unit.conditions` that each row needs. With one of the
 :mod:`~optilock.unit.strategies`, a unit locks rows in its :mod:`~optilock.unit.reading`, by the
 :mod:`~optilock.unit.heat` of their :mod:`~optilock.unit.conflicts`, and does without
-:mod:`~optilock.unit.refused_locks`. In fewer
-:mod:`~optilock.unit.round_trips`, its last writes go with COMMIT, and
-:mod:`~optilock.unit.outcomes` are what an error of COMMIT means. :mod:`~optilock.unit.retries` run
-the whole unit again, if its function is :mod:`~optilock.unit.repeatable`. A failed attempt leaves
-rows and perhaps its transaction to the :mod:`~optilock.unit.next_attempt`, and its
+:mod:`~optilock.unit.refused_locks`. In fewer :mod:`~optilock.unit.round_trips`, its last writes go
+with COMMIT, and :mod:`~optilock.unit.outcomes` are what an error of COMMIT means.
+:mod:`~optilock.unit.retries` run the whole unit again, after waits of random
+:mod:`~optilock.unit.durations`, if its function is :mod:`~optilock.unit.repeatable`. A failed
+attempt leaves rows and perhaps its transaction to the :mod:`~optilock.unit.next_attempt`, and its
 :mod:`~optilock.unit.failures` are reported when no attempt follows.
 """
 
@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from optilock.unit.durations import Seconds
 from optilock.unit.heat import forget_hot_rows
 from optilock.unit.isolation import Isolation
 from optilock.unit.options import (
@@ -29,7 +30,7 @@ from optilock.unit.options import (
     UnitOptionsWithoutIsolation,
 )
 from optilock.unit.parts import Part
-from optilock.unit.retries import Seconds, retry, retrying
+from optilock.unit.retries import retry, retrying
 from optilock.unit.round_trips import Pipelined, set_trip_time
 from optilock.unit.running_units import attempt_number
 from optilock.unit.strategies import Adaptive, Strategy

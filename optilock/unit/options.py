@@ -14,6 +14,7 @@ from optilock.exactly_once.keys import ExactlyOnce, check_once
 from optilock.resolvers.resolution import DeletePolicies, OnConflict, check_on_delete
 from optilock.resolvers.rules import check_on_conflict
 from optilock.unit.conditions import ConditionsPart
+from optilock.unit.durations import Seconds
 from optilock.unit.isolation import (
     FirstReadPart,
     Isolation,
@@ -24,7 +25,7 @@ from optilock.unit.isolation import (
 )
 from optilock.unit.parts import Part
 from optilock.unit.reading import LockingPart
-from optilock.unit.retries import Hook, On, Policy, Seconds
+from optilock.unit.retries import Hook, On, Policy
 from optilock.unit.round_trips import Pipelined, PipelinedPart, ShortPart, check_pipelined
 from optilock.unit.strategies import ADAPTIVE, OPTIMISTIC, PESSIMISTIC, Strategy, check_strategy
 from optilock.watched.guard.repeats import RepeatValues

@@ -35,14 +35,10 @@ database (a mail, a request) are repeated with the attempt: do them after the un
 
 from __future__ import annotations
 
-import asyncio
 import functools
-import math
 import time
 from collections.abc import Awaitable, Callable, Coroutine
-from contextvars import ContextVar
 from dataclasses import dataclass, field
-from datetime import timedelta
 from functools import cached_property
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast, get_args, overload
@@ -50,6 +46,13 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast, get_args, overl
 from optilock import events
 from optilock.dialects.transient import is_transient
 from optilock.errors import CommitOutcomeUnknown, ConfigurationError, WouldOverwrite
+from optilock.unit.durations import (
+    Seconds,
+    full_jitter,
+    in_seconds,
+    sleep_for,
+    sleep_for_async,
+)
 from optilock.unit.failures import name_of_failed, report_failures, reported_end
 from optilock.unit.refused_locks import is_of_added_lock
 from optilock.unit.repeatable import is_async, require_repeatable, returned_by
@@ -70,8 +73,6 @@ R = TypeVar("R")
 Predicate = Callable[[BaseException], bool]
 On = Predicate | type[Exception] | tuple[type[Exception], ...]
 Hook = Callable[[events.Retry], object]
-#: A duration, in seconds or as a timedelta.
-Seconds = float | timedelta
 
 
 @overload
@@ -131,25 +132,6 @@ def retrying(
     )
 
 
-#: What happens in place of each wait, for code that this context runs: tests of
-#: :mod:`optilock.testing` decide themselves when a unit goes on.
-replaced_wait: ContextVar[Callable[[float], object] | None] = ContextVar(
-    "replaced_wait", default=None
-)
-
-
-def _sleep(seconds: float) -> None:
-    (replaced_wait.get() or time.sleep)(seconds)
-
-
-async def _sleep_async(seconds: float) -> None:
-    replaced = replaced_wait.get()
-    if replaced is None:
-        await asyncio.sleep(seconds)
-    else:
-        replaced(seconds)
-
-
 @dataclass(frozen=True, kw_only=True)
 class Policy:
     """The rule of repetition and its waits: built once, used for every call and every loop."""
@@ -163,8 +145,8 @@ class Policy:
     repeat_values: RepeatValues | None = None
     #: Clock and sleep, which tests replace.
     clock: Callable[[], float] = field(default=time.monotonic, repr=False)
-    sleep: Callable[[float], object] = field(default=_sleep, repr=False)
-    async_sleep: Callable[[float], Awaitable[object]] = field(default=_sleep_async, repr=False)
+    sleep: Callable[[float], object] = field(default=sleep_for, repr=False)
+    async_sleep: Callable[[float], Awaitable[object]] = field(default=sleep_for_async, repr=False)
 
     def __post_init__(self) -> None:
         _require_attempts(self.attempts)
@@ -442,24 +424,3 @@ def _require_function(option: str, value: object) -> None:
     if is_async(value):
         text = f"{option}={value!r} is called and not awaited: write it as a plain def."
         raise ConfigurationError(text)
-
-
-# -- waits ----------------------------------------------------------------------------------------
-
-
-def full_jitter(initial: float, maximum: float) -> tenacity.wait.wait_base:
-    """Return the waits that the head of this file describes, both limits in seconds."""
-    from tenacity import wait_random_exponential
-
-    return wait_random_exponential(multiplier=initial, max=maximum)
-
-
-def in_seconds(name: str, value: Seconds) -> float:
-    """Return ``value`` in seconds, or raise a ConfigurationError that names the option."""
-    seconds = value.total_seconds() if isinstance(value, timedelta) else value
-    is_number = isinstance(seconds, (int, float)) and not isinstance(seconds, bool)
-    if is_number and 0 <= seconds < math.inf:
-        return float(seconds)
-    raise ConfigurationError(
-        f"{name}={value!r} is not a duration: write seconds (0 or more) or a timedelta."
-    )

@@ -63,8 +63,8 @@ from optilock.dialects.switch import OneStatement
 from optilock.errors import ConfigurationError
 from optilock.undocumented.connections import level_on_connect
 from optilock.undocumented.flushes import is_opened_by_session, listeners_of
+from optilock.unit.durations import Seconds, in_seconds
 from optilock.unit.parts import Part
-from optilock.unit.retries import Seconds, in_seconds
 from optilock.watched.guard.promises import hold_by_locks
 from optilock.watched.scopes.transaction import has_scopes_to_end
 from optilock.watched.session.connections import binds_of_sessions

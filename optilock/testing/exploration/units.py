@@ -12,7 +12,7 @@ from sqlalchemy import Connection
 from sqlalchemy.orm import Session
 
 from optilock.errors import ConfigurationError, describe
-from optilock.unit.retries import replaced_wait
+from optilock.unit.durations import replaced_wait
 
 #: A function without arguments, sync or async.
 Unit = Callable[[], Any]
