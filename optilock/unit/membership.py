@@ -10,7 +10,7 @@ database detects that: half of the circle is in the program. So the inner unit w
 from __future__ import annotations
 
 import warnings
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError
@@ -24,9 +24,17 @@ from optilock.unit.next_attempt import NextAttempt
 from optilock.unit.options import Options
 from optilock.unit.parts import leave_parts
 from optilock.unit.sessions import ReplacedSession, owner_of
-from optilock.unit.transaction import OwnTransaction, Transaction
+from optilock.unit.transaction import OwnTransaction
 from optilock.watched.session.connections import binds_of_sessions
 from optilock.watched.session.record import level_of_caller
+
+
+class Transaction(Protocol):
+    """The transaction that a unit of work opens and leaves."""
+
+    def begin(self) -> None: ...
+    def prepare(self) -> None: ...
+    def complete(self, error: BaseException | None) -> None: ...
 
 
 class Membership:

@@ -1,4 +1,4 @@
-"""The transaction of a unit of work: its own, or a place in a running one.
+"""The transaction of a unit of work, where the unit has joined no running one.
 
 All of it is sync and uses one sync ``Session``. :mod:`optilock.unit.units` and
 :mod:`optilock.unit.async_unit` are the two ways to open and leave it.
@@ -14,7 +14,7 @@ import logging
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError, InvalidRequestError, PendingRollbackError
@@ -53,14 +53,6 @@ from optilock.watched.session.record import record_of
 from optilock.watched.writes.send import require_row_counts
 
 _log = logging.getLogger("optilock")
-
-
-class Transaction(Protocol):
-    """The transaction that a unit of work opens and leaves."""
-
-    def begin(self) -> None: ...
-    def prepare(self) -> None: ...
-    def complete(self, error: BaseException | None) -> None: ...
 
 
 class OwnTransaction:
@@ -313,7 +305,9 @@ class OwnTransaction:
         Returns whether the unit was found stored, though COMMIT got no answer.
         """
         if self._committing and self._is_stored():
-            self._leave_stored(error)
+            # A listener to COMMIT has failed, and another attempt would store the unit twice.
+            self._roll_back(error)
+            self._note_committed()
             return False
         ended_inside = not self.session.in_transaction() and is_of_closed_transaction(error)
         conflict = ended_by_conflict(error, at_commit=self._committing)
@@ -358,11 +352,6 @@ class OwnTransaction:
             return True
         ending = record_of(self.session).ending
         return ending is not None and ending.stored and len(self.connections) == 1
-
-    def _leave_stored(self, error: BaseException) -> None:
-        """End after a listener to COMMIT has failed; another attempt would store the unit twice."""
-        self._roll_back(error)
-        self._note_committed()
 
     def _note_stored(self, error: BaseException) -> None:
         error.add_note(
@@ -412,8 +401,7 @@ class OwnTransaction:
     def _raise_what_broke(self) -> None:
         """Raise the first error after which nothing could be done, though the program caught it."""
         for connection in self._may_end:
-            error = error_that_lost(connection)
-            if error is not None:
+            if (error := error_that_lost(connection)) is not None:
                 raise error
         if self.broken_by is not None:
             raise self.broken_by
@@ -421,15 +409,13 @@ class OwnTransaction:
     def _ended_by(self) -> BaseException | None:
         """Return the error with which the database ended the transaction."""
         for connection in self._may_end:
-            error = error_that_ended(connection)
-            if error is not None:
+            if (error := error_that_ended(connection)) is not None:
                 return error
         return None
 
     def _refuse_if_ended(self) -> None:
         self._raise_what_broke()
-        error = self._ended_by()
-        if error is not None:
+        if (error := self._ended_by()) is not None:
             raise OptilockError(f"{_ENDED}.") from error
         for connection in self._may_end:
             if connection.invalidated or connection.closed:
