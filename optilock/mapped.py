@@ -17,12 +17,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from datetime import date, datetime, time
-from decimal import Decimal
 from functools import cached_property
-from types import NoneType
 from typing import Any
-from uuid import UUID
 
 import sqlalchemy as sa
 from sqlalchemy.orm import InstanceState, Mapper
@@ -47,8 +43,6 @@ HINT_ADD_TOKEN = (
 )
 
 _KEY = "_optilock_facts"
-#: Types of values that are no SQL, cannot be changed, and have no other values inside.
-PLAIN = frozenset({str, int, float, bool, bytes, NoneType, Decimal, UUID, date, datetime, time})
 #: In the ``info`` of a column that is no value of its row (:mod:`optilock.leases`).
 NOT_A_VALUE = "optilock_beside"
 
@@ -89,13 +83,6 @@ def joined_groups(groups: Iterable[Iterable[str]]) -> tuple[frozenset[str], ...]
     return tuple(group for group in found if len(group) > 1)
 
 
-def is_expression(value: Any) -> bool:
-    """Return whether the value is SQL, which the database evaluates."""
-    return type(value) not in PLAIN and (
-        isinstance(value, sa.ClauseElement) or hasattr(value, "__clause_element__")
-    )
-
-
 def always_there(source: sa.FromClause) -> set[sa.FromClause]:
     """Return the tables and aliases that have a row in each row of ``source``."""
     if isinstance(source, sa.Join):
@@ -128,6 +115,7 @@ class Facts:
         self.names = _Names(mapper)
         #: Shapes of writes by key (:mod:`optilock.watched.writes.shapes`).
         self.shapes: dict[Any, Any] = {}
+        self._locking: dict[sa.ColumnElement[bool] | None, sa.Select[Any]] = {}
 
     # -- attributes and columns ----------------------------------------------------------------
 
@@ -341,15 +329,6 @@ class Facts:
             found = self.select_one.with_for_update(of=self.locked_in, key_share=True)
             found = self._locking[bound] = found if bound is None else found.where(bound)
         return found
-
-    @cached_property
-    def _locking(self) -> dict[sa.ColumnElement[bool] | None, sa.Select[Any]]:
-        return {}
-
-    @cached_property
-    def is_read_simply(self) -> bool:
-        """Whether :attr:`select_one` and :meth:`lock_one` can read a row by its key."""
-        return self.locked_in is not None
 
     # -- its tokens ----------------------------------------------------------------------------
 

@@ -16,13 +16,14 @@ from decimal import Context, Decimal, Inexact
 from enum import Enum
 from math import isfinite
 from operator import is_
+from types import NoneType
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import (
-    Column,
-)
+from sqlalchemy import ClauseElement, Column
 
+#: Types of values that are no SQL, cannot be changed, and have no other values inside.
+PLAIN = frozenset({str, int, float, bool, bytes, NoneType, Decimal, UUID, date, datetime, time})
 #: In the place of a NaN, which equals nothing, itself included.
 NAN: Any = object()
 #: Python's own context rounds to 28 digits, and columns may have more.
@@ -194,6 +195,13 @@ def describe_changes(
     if unknown:
         parts.append(f"we changed {unknown}, whose earlier value is unknown")
     return "; ".join(parts)
+
+
+def is_expression(value: Any) -> bool:
+    """Return whether the value is SQL, which the database evaluates."""
+    return type(value) not in PLAIN and (
+        isinstance(value, ClauseElement) or hasattr(value, "__clause_element__")
+    )
 
 
 def is_equal(a: Any, b: Any) -> bool:

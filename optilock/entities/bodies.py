@@ -19,9 +19,10 @@ from sqlalchemy.orm import Mapper, Session
 
 from optilock.columns.values import surely_holds
 from optilock.errors import BadEntity, ConfigurationError, short_text
-from optilock.mapped import HINT_ADD_TOKEN, PLAIN, facts, is_expression
+from optilock.mapped import HINT_ADD_TOKEN, facts
 from optilock.mapping.moves import version_from
 from optilock.preconditions.client_values import reason_to_refuse, refuse_deep, refuse_unfit
+from optilock.serialize import PLAIN, is_expression
 from optilock.undocumented.connections import default_in_ddl
 from optilock.undocumented.mappers import keep_with_mapping
 from optilock.watched.aggregates import roots_of

@@ -32,7 +32,8 @@ from sqlalchemy.orm import NO_VALUE, Mapper, PassiveFlag, Session
 
 from optilock.dialects import database_of
 from optilock.errors import ConfigurationError
-from optilock.mapped import State, facts, is_expression
+from optilock.mapped import State, facts
+from optilock.serialize import is_expression
 from optilock.tokens import Token
 from optilock.undocumented.mappers import compare_by_key, mark_changed
 

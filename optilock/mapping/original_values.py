@@ -37,9 +37,10 @@ from sqlalchemy.orm import (
 from sqlalchemy.orm.attributes import instance_state
 
 from optilock.errors import ConfigurationError
-from optilock.mapped import Facts, State, facts, is_expression
+from optilock.mapped import Facts, State, facts
 from optilock.mapping.checks import column_named
 from optilock.mapping.tables import features_in_use
+from optilock.serialize import is_expression
 from optilock.tokens import CompareValues
 from optilock.undocumented.mappers import names_left_out
 

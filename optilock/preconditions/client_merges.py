@@ -44,7 +44,7 @@ from optilock.errors import (
     ConfigurationError,
     PreconditionFailed,
 )
-from optilock.mapped import Identity, State, facts, identity_of, is_expression, place_of
+from optilock.mapped import Identity, State, facts, identity_of, place_of
 from optilock.preconditions.client_values import (
     check_names,
     normal_values,
@@ -63,6 +63,7 @@ from optilock.preconditions.signed_values import read_seen
 from optilock.preconditions.version_demands import MISSING_ROW, VersionDemand
 from optilock.resolvers.resolution import DeletePolicies, OnConflict, Resolver
 from optilock.resolvers.rules import check_resolver_for, merge_fields
+from optilock.serialize import is_expression
 from optilock.watched.guard.corrections import plan_update
 from optilock.watched.guard.decisions import decide, resolvers_of
 from optilock.watched.guard.promises import promise

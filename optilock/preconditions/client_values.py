@@ -31,8 +31,9 @@ from optilock.columns.identities import identity_given
 from optilock.columns.values import can_hold, describe_accepted, surely_holds
 from optilock.dialects import database_of
 from optilock.errors import BadEntity, NotFound
-from optilock.mapped import PLAIN, Identity, facts
+from optilock.mapped import Identity, facts
 from optilock.resolvers.diff3 import normalize_line_ends, restore_line_ends
+from optilock.serialize import PLAIN
 from optilock.undocumented.connections import type_on
 from optilock.undocumented.mappers import names_in_composite
 from optilock.watched.rows.entries import detached_copy

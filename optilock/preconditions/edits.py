@@ -36,7 +36,7 @@ from sqlalchemy.orm.attributes import instance_state
 
 from optilock.columns.values import surely_holds
 from optilock.errors import ConfigurationError, NotFound
-from optilock.mapped import HINT_ADD_TOKEN, Identity, State, facts, is_expression
+from optilock.mapped import HINT_ADD_TOKEN, Identity, State, facts
 from optilock.preconditions.client_values import (
     check_names,
     columns_of,
@@ -51,6 +51,7 @@ from optilock.preconditions.expectations import (
     version_error,
 )
 from optilock.preconditions.version_demands import NOT_GIVEN, VersionDemand, matches, read_demand
+from optilock.serialize import is_expression
 from optilock.watched.guard.promises import promise
 from optilock.watched.rows.stored import Values
 from optilock.watched.session.connections import given_session

@@ -34,9 +34,10 @@ from sqlalchemy.orm import Mapper, Session, UOWTransaction
 from sqlalchemy.orm.exc import ObjectDeletedError, StaleDataError
 
 from optilock.conditions.write import write_of
-from optilock.mapped import State, is_expression
+from optilock.mapped import State
 from optilock.mapping.original_values import copy_written
 from optilock.mapping.tables import features_in_use
+from optilock.serialize import is_expression
 from optilock.undocumented import flushes
 from optilock.watched.guard.batch import (
     Joined,

@@ -26,11 +26,11 @@ from sqlalchemy.orm import Mapper, RelationshipDirection, Session
 
 from optilock.dialects import database_of
 from optilock.errors import Action, Computed, Entry, NotWritten
-from optilock.mapped import PLAIN, Identity, Place, State, facts, identity_of, is_expression
+from optilock.mapped import Identity, Place, State, facts, identity_of
 from optilock.mapping.original_values import all_as_read, changed_names, compared_names
 from optilock.resolvers.column_groups import conflicting_together
 from optilock.resolvers.resolution import Resolution
-from optilock.serialize import ReadOnly, difference, exact_sum
+from optilock.serialize import PLAIN, ReadOnly, difference, exact_sum, is_expression
 from optilock.watched.rows.seen import version_seen, younger_names
 from optilock.watched.rows.stored import Values, read_stored
 from optilock.watched.session.connections import connection_to_write

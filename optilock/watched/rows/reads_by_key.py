@@ -66,7 +66,9 @@ def match_simple_key(entity: Any, ident: Any) -> tuple[Facts, Identity] | None:
 
 def uses_own_query(original: Callable[..., Any], class_facts: Facts, options: Any) -> bool:
     """Return whether the class's own query finds the row that ``get()`` would find."""
-    return original is Session.get and class_facts.is_read_simply and not any(options.values())
+    return (
+        original is Session.get and class_facts.locked_in is not None and not any(options.values())
+    )
 
 
 def send_query_by_key(
