@@ -56,7 +56,14 @@ from optilock.dialects.postgresql.migrations import (
     version_trigger,
 )
 from optilock.dialects.postgresql.queue_sql import PostgreSQLMessages
-from optilock.dialects.postgresql.rows import BOUNDED, BRIEFLY, is_mark, one_or_error, set_form
+from optilock.dialects.postgresql.rows import (
+    BOUNDED,
+    BRIEFLY,
+    PLAIN,
+    is_mark,
+    one_or_error,
+    set_form,
+)
 from optilock.dialects.postgresql.scope_rows import PostgreSQLScopeRows
 from optilock.dialects.postgresql.scope_triggers import PostgreSQLScopeTriggers
 from optilock.dialects.postgresql.weak_settings import NO_BUMP, weak_settings
@@ -151,7 +158,7 @@ class PostgreSQL(PostgreSQLCodes, Database):
         return few_rows(writes, dialect, many, locked=locked) or many
 
     def all_or_error(self, writes: list[Write], dialect: Dialect) -> tuple[Any, Params] | None:
-        if len(writes) == 1 and not writes[0].shape.demanded:
+        if len(writes) == 1 and writes[0].shape.demanded in PLAIN:
             return one_or_error(writes[0])
         form = set_form(self, writes, dialect)
         places = None if form is None else form.places(writes)

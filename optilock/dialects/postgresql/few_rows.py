@@ -21,7 +21,7 @@ from sqlalchemy.types import TypeEngine
 
 from optilock.conditions.condition import parameter
 from optilock.conditions.write import Shape, Write
-from optilock.dialects.postgresql.rows import BRIEFLY, SetForm
+from optilock.dialects.postgresql.rows import BRIEFLY, PLAIN, SetForm
 from optilock.dialects.rows import execute_counted
 
 #: Of more rows the statement for many is cheaper.
@@ -81,7 +81,7 @@ def one_by_one(writes: list[Write], *, locked: bool) -> list[list[Write]]:
     A flush writes them in the order of their keys. Where the database has another order of such
     keys, those that are not ``locked`` already go in the one statement, which has that order.
     """
-    if len(writes) > MOST_THAT_RAISE or any(write.shape.demanded for write in writes):
+    if len(writes) > MOST_THAT_RAISE or any(write.shape.demanded not in PLAIN for write in writes):
         return [writes]
     if not locked and not all(_has_plain_key(write.shape) for write in writes):
         return [writes]

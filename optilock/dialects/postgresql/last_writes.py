@@ -37,7 +37,7 @@ from sqlalchemy.exc import DBAPIError
 from optilock.conditions.write import SingleWrite, Write
 from optilock.dialects.postgresql.few_rows import one_by_one
 from optilock.dialects.postgresql.line import Line
-from optilock.dialects.postgresql.rows import is_mark
+from optilock.dialects.postgresql.rows import BOUND, is_mark
 from optilock.dialects.rows import execute_unguarded
 from optilock.dialects.switch import Interposed, Residue
 from optilock.undocumented.connections import has_listeners_after_statements
@@ -45,10 +45,11 @@ from optilock.undocumented.connections import has_listeners_after_statements
 Statement = tuple[Any, Any]
 
 #: A cancelled task waits for the last writes, and should not do so for ever: without another limit,
-#: it waits ten seconds for each lock.
+#: it waits ten seconds for each lock, or briefly, where the unit's writes do.
 LOCK_TIMEOUT = (
-    b"SELECT set_config('lock_timeout', '10s', true) WHERE current_setting('lock_timeout') = '0'"
-)
+    f"SELECT set_config('lock_timeout', '{BOUND}', true)"
+    " WHERE current_setting('lock_timeout') = '0'"
+).encode()
 
 
 class LastWrites:

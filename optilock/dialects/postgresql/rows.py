@@ -288,10 +288,10 @@ def _build(database: Locks, shapes: tuple[Shape, ...], dialect: sa.Dialect) -> S
 
 #: Milliseconds; a COMMIT that is on its way over a network has arrived by then.
 _LONGEST = 20
-#: For locks of reads, which PostgreSQL waits for without end; a limit that no program would write.
-_BOUND = "9999ms"
+#: For locks that PostgreSQL would wait for without end; a limit that no program would write.
+BOUND = "9999ms"
 _CLAUSE = (
-    f"CASE WHEN current_setting('lock_timeout') IN ('0', '{_BOUND}')"
+    f"CASE WHEN current_setting('lock_timeout') IN ('0', '{BOUND}')"
     f" THEN set_config('lock_timeout', '{_LONGEST}ms', true) IS NOT NULL ELSE true END"
 )
 
@@ -315,11 +315,13 @@ class WaitsBriefly(Condition):
 
 
 BRIEFLY = (WaitsBriefly(),)
+#: The demands on a row that a statement for a single row can carry.
+PLAIN: tuple[tuple[Condition, ...], ...] = ((), BRIEFLY)
 
 #: For reads that lock, in their WHERE.
 BOUNDED: sa.ColumnElement[bool] = sa.literal_column(
     "CASE current_setting('lock_timeout') WHEN '0'"
-    f" THEN set_config('lock_timeout', '{_BOUND}', true) IS NOT NULL ELSE true END",
+    f" THEN set_config('lock_timeout', '{BOUND}', true) IS NOT NULL ELSE true END",
     sa.Boolean(),
 )
 
@@ -375,7 +377,9 @@ def _one_row(shape: Shape) -> _OneRow:
         return sa.bindparam(ours, type_=kind)
 
     where = [
-        one.column == given(one.parameter, one.column.type) for one in (*shape.keys, *shape.matches)
+        *(one.column == given(one.parameter, one.column.type) for one in shape.keys),
+        *(one.column == given(one.parameter, one.column.type) for one in shape.matches),
+        *(one.clause(parameter) for one in shape.demanded),
     ]
     values = {column: given(name, column.type) for name, column in shape.all_sets().items()}
     change = sa.update(shape.table).where(*where).values(values)

@@ -219,16 +219,13 @@ class SessionRecord(TransactionRecord, StatementRecord):
 
     @property
     def hurries(self) -> bool:
-        """Return whether a unit runs again rather than to wait for a lock that it needs late.
-
-        A unit whose writes may go with its end does not: these have a limit of their own.
-        """
-        return self.owner is not None and self.ending is None and self.owner.hurries
+        """Return whether a unit runs again rather than to wait for a lock that it needs late."""
+        return self.owner is not None and self.owner.hurries
 
     @property
     def gives_way(self) -> bool:
         """Return whether a unit runs again rather than to wait for a lock out of order."""
-        return self.owner is not None and self.ending is None and self.owner.gives_way
+        return self.owner is not None and self.owner.gives_way
 
     def has_locked(self, writes: Sequence[Write]) -> bool:
         """Return whether the transaction has locked all of these rows as it read them.

@@ -7,6 +7,7 @@ import threading
 import pytest
 from sqlalchemy import create_engine, func, select, text
 from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
 from sqlalchemy.orm import Session, sessionmaker
 
 from optilock import ConcurrencyError, UnitOfWork, events, lock, unit_of_work, verify
@@ -77,10 +78,15 @@ def meanwhile(engine, sessions):
     return meanwhile
 
 
-def test_it_runs_again_and_locks_before(sessions, heat, meanwhile, stored):
+#: Units whose last writes may go with their end wait as plain ones do.
+WAYS = pytest.mark.parametrize("way", [{}, {"pipelined": True}, {"short": True}], ids=str)
+
+
+@WAYS
+def test_it_runs_again_and_locks_before(way, sessions, heat, meanwhile, stored):
     heat(1)
 
-    @unit_of_work(sessions, strategy="adaptive")
+    @unit_of_work(sessions, strategy="adaptive", **way)
     def work(session):
         for row in [session.get_one(Account, key) for key in (1, 2)]:
             row.balance += 5
@@ -97,9 +103,10 @@ def test_it_runs_again_and_locks_before(sessions, heat, meanwhile, stored):
     assert [one.because for one in hot] == ["a unit waited for a row, and had others"]
 
 
+@WAYS
 @pytest.mark.parametrize("rows", [3, 10])
-def test_so_it_does_with_few_and_many_rows_of_a_table(rows, sessions, meanwhile, stored):
-    @unit_of_work(sessions, strategy="adaptive")
+def test_so_it_does_with_few_and_many_rows_of_a_table(rows, way, sessions, meanwhile, stored):
+    @unit_of_work(sessions, strategy="adaptive", **way)
     def work(session):
         for row in [session.get_one(Account, key) for key in range(rows)]:
             row.balance += 5
@@ -108,10 +115,11 @@ def test_so_it_does_with_few_and_many_rows_of_a_table(rows, sessions, meanwhile,
     assert [stored(Account, key)["balance"] for key in range(rows)] == [5] * rows
 
 
-def test_so_it_does_where_it_only_verifies(sessions, heat, meanwhile, stored):
+@WAYS
+def test_so_it_does_where_it_only_verifies(way, sessions, heat, meanwhile, stored):
     heat(1)
 
-    @unit_of_work(sessions, strategy="adaptive")
+    @unit_of_work(sessions, strategy="adaptive", **way)
     def work(session):
         session.get_one(Account, 1)
         verify(session.get_one(Account, 2))
@@ -166,14 +174,40 @@ def sets_limit(engine, work):
     return any("20ms" in one.text for one in sent.statements)
 
 
+@pytest.mark.anyio
+async def test_an_async_pipelined_unit_waits_no_longer(database, store, engine):
+    """Its last writes have another limit as well, of ten seconds."""
+    store(Account(id=1), Account(id=2))
+    with engine.begin() as connection:
+        connection.execute(text(_NOTING))
+    made = create_async_engine(database.url)
+
+    @unit_of_work(async_sessionmaker(made), strategy="adaptive", pipelined=True)
+    async def work(session):
+        for row in [await session.get_one(Account, key) for key in (1, 2)]:
+            row.balance += 5
+
+    await work()
+    await made.dispose()
+    with Session(engine) as session:
+        assert session.scalars(select(Account.note)).all() == ["20ms", "20ms"]
+
+
+_NOTING = """
+CREATE FUNCTION limits() RETURNS trigger LANGUAGE plpgsql AS
+$$ BEGIN NEW.note = current_setting('lock_timeout'); RETURN NEW; END $$;
+CREATE TRIGGER limits BEFORE UPDATE ON accounts FOR EACH ROW EXECUTE FUNCTION limits();
+"""
+
+
 @pytest.mark.parametrize(
     ("options", "sets"),
     [
         ({"strategy": "adaptive"}, True),
         ({"strategy": "adaptive", "attempts": 1}, False),
         ({"strategy": "adaptive", "on": ConcurrencyError}, False),
-        ({"strategy": "adaptive", "short": True}, False),
-        ({"strategy": "adaptive", "pipelined": True}, False),
+        ({"strategy": "adaptive", "short": True}, True),
+        ({"strategy": "adaptive", "pipelined": True}, True),
         ({"strategy": "pessimistic"}, False),
         ({"strategy": "optimistic"}, False),
         ({}, True),

@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from optilock import ConcurrencyError, UnitOfWork, expect, unit_of_work, verify
 from optilock.errors import CommitOutcomeUnknown
-from optilock.testing import Wire, wire
+from optilock.testing import Wire, count_statements, wire
 from tests.engines import Target
 from tests.support.cut_line import Cut as Cut
 from tests.support.cut_line import cut as cut
@@ -112,6 +112,26 @@ def test_a_row_that_is_not_locked_is_written_in_a_savepoint(line, far, engine, n
     conflict_on(far, 2)
     assert trips_of(line, UnitOfWork(far, strategy="adaptive", pipelined=True), work) == 3
     assert in_savepoint(engine, 1)
+
+
+def test_a_row_that_is_waited_for_briefly_takes_no_trip_more(line, far, stored):
+    """Three rows have a statement each; from four on, one statement limits its waits."""
+
+    def work(*keys):
+        @unit_of_work(far, pipelined=True)
+        def writes(session):
+            write(session, *keys)
+
+        with count_statements(far) as sent, line.counting() as trips:
+            writes()
+        return trips.count, sum("20ms" in one.text for one in sent.statements)
+
+    assert work(1) == (2, 0)
+    assert work(1, 2, 3) == (4, 3)
+    assert work(1, 2, 3, 4) == (5, 1)
+    conflict_on(far, 5)
+    assert work(5, 6) == (3, 1)
+    assert stored(Account, 6)["balance"] == 61
 
 
 def conflict_on(engine: Engine, key: int) -> None:
