@@ -58,6 +58,16 @@ FOUND = [
     "INSERT OR IGNORE INTO coffers (id) VALUES (1) ON CONFLICT DO UPDATE SET owner = 1",
     "LOAD DATA INFILE 'x' REPLACE INTO TABLE coffers",
     "MERGE INTO coffers USING tags ON 1 = 1 WHEN MATCHED THEN UPDATE SET owner = 1",
+    # The version of the new row, and of the answer, neither compares nor moves the stored one.
+    "INSERT INTO coffers (id, version) VALUES (1, 1) ON CONFLICT (id) DO UPDATE SET owner = 1",
+    "INSERT INTO coffers (id, version) VALUES (1, 1) ON DUPLICATE KEY UPDATE owner = 1",
+    "REPLACE INTO coffers (id, version) VALUES (1, 1)",
+    "INSERT OR REPLACE INTO coffers (id, version) VALUES (1, 1)",
+    "LOAD DATA INFILE 'x' REPLACE INTO TABLE coffers (id, version)",
+    "MERGE INTO coffers USING tags ON 1 = 1 WHEN NOT MATCHED THEN INSERT (id, version)"
+    " VALUES (1, 1) WHEN MATCHED THEN UPDATE SET owner = 1",
+    "UPDATE coffers SET owner = 1 RETURNING id, version",
+    "WITH q AS (UPDATE coffers SET owner = 1 RETURNING version) SELECT 1 FROM q",
     "UPDATE tags SET version = 1; DELETE FROM coffers",
     "UPDATE ONLY (coffers) SET owner = 1",
     "UPDATE store.main.coffers SET owner = 1",
@@ -78,6 +88,13 @@ PASSING = [
     "-- UPDATE coffers SET owner = 1\nSELECT 1",
     "INSERT INTO coffers (id) VALUES (1) ON CONFLICT DO NOTHING",
     "UPDATE coffers SET owner = 'x', version = version + 1",
+    "UPDATE coffers SET owner = 'x', version = version + 1 RETURNING owner",
+    "INSERT INTO coffers (id, version) VALUES (1, 1) ON CONFLICT (id)"
+    " DO UPDATE SET owner = 1, version = coffers.version + 1",
+    "INSERT INTO coffers VALUES (1, 1) ON DUPLICATE KEY UPDATE version = version + 1",
+    "MERGE INTO coffers USING tags ON 1 = 1 WHEN MATCHED THEN UPDATE SET version = 2"
+    " WHEN NOT MATCHED THEN INSERT (id, version) VALUES (1, 1)",
+    "MERGE INTO coffers USING tags ON coffers.version = 1 WHEN MATCHED THEN UPDATE SET owner = 1",
     "DELETE FROM coffers WHERE version = 3 AND id = 1",
     "UPDATE tags JOIN coffers ON coffers.id = tags.id SET tags.name = coffers.owner",
     "UPDATE tags SET name = 1 FROM coffers WHERE coffers.id = tags.id",

@@ -1,10 +1,12 @@
 """The tables that a SQL text writes, and whether it mentions their versions.
 
 A text is not parsed, only searched: for words such as ``UPDATE``, for the names of tables behind
-them, and for the name of the version anywhere in the same statement. Comments and literals do not
-count: :mod:`optilock.dialects.quoting` reads them as the database does, or in every way where the
-database is unknown. Modifiers (``UPDATE OR REPLACE``, ``DELETE QUICK``) and MariaDB's statements of
-several tables are known.
+them, and for the name of the version anywhere in the same statement. It does not count where it
+neither compares nor moves the version of a stored row: behind ``RETURNING``, and among the columns
+of the new row of an upsert or a ``MERGE``. ``REPLACE`` makes the row again, with any version.
+Comments and literals do not count: :mod:`optilock.dialects.quoting` reads them as the database
+does, or in every way where the database is unknown. Modifiers (``UPDATE OR REPLACE``, ``DELETE
+QUICK``) and MariaDB's statements of several tables are known.
 
 Statements that write no row are left out: what they say may be executed later, or never. These are
 ``CREATE``, with the body of a trigger, a function or a view, ``ALTER``, ``DROP``, ``COMMENT``,
@@ -48,6 +50,9 @@ _VERBS = ("UPDATE", "REPLACE", "MERGE")
 _ADDS = re.compile(r"INSERT|COPY|LOAD", re.IGNORECASE)
 _REPLACES = re.compile(r"\bOR\s+REPLACE\b", re.IGNORECASE)
 _UPSERT = re.compile(r"\bON\s+(CONFLICT\b.*\bDO\s+UPDATE|DUPLICATE\s+KEY\s+UPDATE)\b", _FLAGS)
+#: Where the name of the version says nothing of a stored row: new rows of a MERGE, and answers.
+_NEW_ROW = re.compile(r"\bTHEN\s+INSERT\b.*?(?=\bWHEN\b|\Z)", _FLAGS)
+_RETURNED = re.compile(r"\bRETURNING\b[^()]*", re.IGNORECASE)
 _LOADED = re.compile(rf"\s*LOAD\s+(?:DATA|XML)\b.*?\bINTO\s+TABLE\s+{_TABLE}", _FLAGS)
 _COPIED = re.compile(r"\s*COPY\b.*\bFROM\b", _FLAGS)
 #: Several tables: the listed ones, and the part with their names and aliases.
@@ -108,10 +113,21 @@ class _Statement:
     def name(self, found: str) -> str:
         return self.plain.name(found)
 
-    def mentions(self, version: Column[Any]) -> bool:
+    def guards(self, version: Column[Any], verb: str) -> bool:
+        """Return whether it names the version where that can compare or move a stored row's."""
+        if verb in ("TRUNCATE", "REPLACE"):
+            return False
+        text = self.text
+        if verb == "INSERT" and (upsert := _UPSERT.search(text)) is not None:
+            text = text[upsert.start() :]
+        elif verb == "MERGE":
+            text = _NEW_ROW.sub(" ", text)
+        return self._mentions(version, _RETURNED.sub(" ", text))
+
+    def _mentions(self, version: Column[Any], text: str) -> bool:
         word = rf"(?<!\w){re.escape(version.name)}(?!\w)"
-        return re.search(word, self.text, re.IGNORECASE) is not None or version.name.lower() in (
-            self.plain.names_in(self.text)
+        return re.search(word, text, re.IGNORECASE) is not None or version.name.lower() in (
+            self.plain.names_in(text)
         )
 
 
@@ -165,9 +181,9 @@ def unversioned_writes(
             version = tables.get(name)
             if version is None or name in seen:
                 continue
-            if verb != "TRUNCATE" and one.mentions(version):
-                continue
             if verb == "INSERT" and not _UPSERT.search(one.text):
+                continue
+            if one.guards(version, verb):
                 continue
             seen.add(name)
             yield name, verb, version

@@ -164,11 +164,22 @@ def problems_of_text(sql: str, dialect: Dialect | None) -> Iterator[str]:
             " without guard_statements(), or write its statements in the program."
         )
     for name, verb, version in unversioned_writes(sql, dialect):
+        way = _WAYS.get(verb, "compare and move {version} in the text")
         yield (
-            f"SQL text writes {name} ({verb}) without {version.name}: it goes around the check."
-            " Use objects in a session, optilock.bulk_update(), or compare and move"
-            f" {version.name} in the text."
+            f"SQL text writes {name} ({verb}) without {_LEFT.get(verb, '')}{version.name}: it goes"
+            " around the check. Use objects in a session, optilock.bulk_update(), or"
+            f" {way.format(version=version.name)}."
         )
+
+
+#: What a text may do instead, by its verb; and the part of its work that it leaves out.
+_WAYS = {
+    "INSERT": "set {version} to its next value, or compare it, where the upsert changes the row",
+    "MERGE": "compare and move {version} where it changes the stored row",
+    "REPLACE": "an upsert that sets {version} to its next value",
+    "TRUNCATE": "optilock.bulk_delete()",
+}
+_LEFT = dict.fromkeys(("INSERT", "MERGE", "REPLACE"), "moving or comparing the stored ")
 
 
 # -- Core ------------------------------------------------------------------------------------------

@@ -104,16 +104,22 @@ def test_what_compares_or_moves_it_passes(rows, engine, statement):
         session.commit()
 
 
+#: It has to name the version of a new row, which says nothing of the version of a stored one.
+UPSERT = "INSERT INTO accounts (id, balance, version) VALUES (1, 0, 1)"
 READ_BY = {
     "sqlite": [
         r"UPDATE accounts SET owner = '\' WHERE note IS NULL OR note <> ' version '",
         "UPDATE 'accounts' SET owner = 'x'",
+        "INSERT OR REPLACE INTO accounts (id, owner, balance, version) VALUES (1, 'x', 0, 1)",
+        f"{UPSERT} ON CONFLICT (id) DO UPDATE SET owner = 'x'",
     ],
     "postgresql": [
         r"UPDATE accounts SET owner = E'\'' WHERE note IS NULL OR note <> ' version '",
         "UPDATE accounts SET owner = $$'$$ WHERE note IS NULL OR note <> ' version '",
         "/* /* */ version */ UPDATE accounts SET owner = 'x'",
         "DO $$ BEGIN UPDATE accounts SET owner = 'x'; END $$",
+        f"{UPSERT} ON CONFLICT (id) DO UPDATE SET owner = 'x'",
+        "UPDATE accounts SET owner = 'x' RETURNING version",
     ],
     "mariadb": [
         r"UPDATE accounts SET owner = '\'' WHERE note IS NULL OR note <> ' version '",
@@ -122,6 +128,8 @@ READ_BY = {
         'UPDATE accounts SET owner = "version"',
         "SET STATEMENT max_statement_time = 9 FOR UPDATE accounts SET owner = 'x'",
         "EXECUTE IMMEDIATE 'UPDATE accounts SET owner = 1'",
+        f"{UPSERT} ON DUPLICATE KEY UPDATE owner = 'x'",
+        "REPLACE INTO accounts (id, owner, balance, version) VALUES (1, 'x', 0, 1)",
     ],
 }
 
