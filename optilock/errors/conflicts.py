@@ -271,9 +271,18 @@ class ConcurrencyError(OptilockError, StaleDataError):
     _refused = "Your edits were not written."
     #: Advice for a row that is stored; and for one that is gone, by the action that was tried.
     _advice = (
-        "Refresh the objects and apply the edits again,"
-        " set on_conflict= to a resolver (merge_fields, client_wins, store_wins), or run the"
-        " whole unit of work again with optilock.retry."
+        "Refresh the objects (session.refresh(obj, with_for_update=True)) and apply the edits"
+        " again, set on_conflict= to a resolver (merge_fields, client_wins, store_wins), or run"
+        " the whole unit of work again with optilock.retry."
+    )
+    #: No resolver is asked about these rows, and no object was written.
+    _advice_if_verified = (
+        "Roll back, read the rows again and decide again, as optilock.retry does with the whole"
+        " unit of work: no resolver settles a row that was verified or locked."
+    )
+    _advice_by_key = (
+        "Read the rows again, decide again, and send the version that you see then: no resolver"
+        " settles a write by key."
     )
     _advice_if_gone: ClassVar[Mapping[Action, str]] = {
         "update": "A row that is gone cannot be refreshed: expunge its object, set"
@@ -299,7 +308,11 @@ class ConcurrencyError(OptilockError, StaleDataError):
         return f"{rows} {happened}:\n  " + "\n  ".join(lines) + f"\n{self._refused} {advice}"
 
     def _advice_about(self, entry: Entry[Any]) -> str:
-        return self._advice if entry.database is not None else self._advice_if_gone[entry.action]
+        if entry.database is None:
+            return self._advice_if_gone[entry.action]
+        if entry.action == "verify":
+            return self._advice_if_verified
+        return self._advice_by_key if entry.demanded else self._advice
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (type(self), (self.entries, self.args[0]), pickled_state(self))
@@ -322,6 +335,7 @@ class PreconditionFailed(ConcurrencyError):
     _happened = "not in the version that was demanded"
     _refused = "Your edits were not written, because they were meant for that version."
     _advice = "Read the row again, decide again, and demand the version that you see then."
+    _advice_if_verified = _advice_by_key = _advice
     _advice_if_gone = dict.fromkeys(
         ("update", "delete", "verify"),
         "There is no row to read again: tell the client so (404), or insert a new row.",
@@ -343,6 +357,7 @@ class WouldOverwrite(ConcurrencyError):
         " (etag_of, expect). To let the last writer win, call overwrite(obj) for the row, or set"
         ' on_conflict=client_wins, or repeat_values="overwrite" of the retry.'
     )
+    _advice_if_verified = _advice_by_key = _advice
 
 
 class LinkGone(ConcurrencyError):

@@ -205,9 +205,10 @@ def test_a_conflict_names_row_columns_versions_and_the_ways_out() -> None:
         "1 row was changed by another transaction after this one had read it:\n"
         "  Account 7: we tried to update it, it was updated; both sides changed owner"
         " (we read version 3, stored is 5)\n"
-        "Your edits were not written. Refresh the objects and apply the edits again, set"
-        " on_conflict= to a resolver (merge_fields, client_wins, store_wins), or run the whole"
-        " unit of work again with optilock.retry."
+        "Your edits were not written. Refresh the objects (session.refresh(obj,"
+        " with_for_update=True)) and apply the edits again, set on_conflict= to a resolver"
+        " (merge_fields, client_wins, store_wins), or run the whole unit of work again with"
+        " optilock.retry."
     )
 
 

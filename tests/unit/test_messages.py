@@ -89,6 +89,23 @@ def test_who_demanded_a_row_that_is_gone_is_not_told_to_read_it() -> None:
     assert "(404)" in message
 
 
+@pytest.mark.parametrize(
+    ("different", "advice"),
+    [
+        ({"action": "verify"}, "Roll back, read the rows again and decide again"),
+        ({"demanded": True}, "send the version that you see then"),
+    ],
+)
+def test_a_row_that_no_resolver_settles_gets_no_advice_to_set_one(
+    different: Any, advice: str
+) -> None:
+    message = str(ConcurrencyError([entry(**different)]))
+
+    assert advice in message
+    assert "on_conflict" not in message
+    assert "Refresh the objects" not in message
+
+
 # -- names that exist ------------------------------------------------------------------------------
 
 
