@@ -36,7 +36,10 @@ from enum import Enum
 from types import MappingProxyType
 from typing import Any, Literal, TypeVar, get_args
 
+from sqlalchemy import inspect
+
 from optilock.errors import Computed, ConfigurationError, Entry
+from optilock.mapped import facts
 
 T = TypeVar("T")
 Decision = Literal["write", "overwrite", "keep_database", "reject"]
@@ -150,7 +153,10 @@ def check_resolution(value: Any, entry: Entry[Any]) -> Resolution:
 
 
 def _check_values(values: Mapping[str, Any], entry: Entry[Any], model: str) -> None:
-    known = {*entry.original, *entry.current, *(entry.database or ())} - {entry.token}
+    known = {*entry.original, *entry.current, *(entry.database or ())}
+    if (mapper := inspect(entry.model, raiseerr=False)) is not None:
+        known.update(facts(mapper).columns)  # those that were never loaded, too
+    known.discard(entry.token or "")
     if entry.token in values:
         raise ConfigurationError(
             f"The resolver for {model} wrote {entry.token!r}, which is the version of the row and"

@@ -28,7 +28,7 @@ from optilock.watched.rows.entries import Missed, error_if_kept_by_database, sum
 from optilock.watched.rows.stored import Values, read_stored
 from optilock.watched.rows.touch import is_touched, touch_with_next_flush
 from optilock.watched.session.record import session_record
-from optilock.watched.writes.answers import fill_in
+from optilock.watched.writes.answers import fill_in, onupdate_values
 from optilock.watched.writes.send import read_missed, resend, send
 from optilock.watched.writes.shapes import shape_by_key
 
@@ -236,7 +236,10 @@ def _send(connection: Connection, writes: list[Write], rows: list[Missed]) -> in
 
 
 def insert_row(connection: Connection, missed: Missed) -> Values:
-    """Insert a deleted row again, with our values, in all tables of the mapper."""
+    """Insert a deleted row again, with our values, in all tables of the mapper.
+
+    Our UPDATE would have filled in the ``onupdate`` values of Python, so the INSERT does.
+    """
     mapper = missed.state.mapper
     assert missed.resolution is not None
     values = {**missed.attempt.current, **missed.resolution.values}
@@ -246,6 +249,8 @@ def insert_row(connection: Connection, missed: Missed) -> Values:
     for table in tables_of(mapper):
         names = {n: c for n, c in _names_in(mapper, table).items() if c.computed is None}
         row = {c.key: values[n] for n, c in names.items() if n in values}
+        row |= onupdate_values(table, connection, row)
+        values.update({n: row[c.key] for n, c in names.items() if c.key in row})
         type(connection).execute(connection, table.insert(), row)
     if token and token not in values:
         identity = mapper.primary_key_from_instance(missed.obj)

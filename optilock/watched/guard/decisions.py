@@ -23,6 +23,7 @@ from optilock.resolvers.rules import client_wins
 from optilock.watched.rows.entries import Missed
 from optilock.watched.rows.stored import Values
 from optilock.watched.session.values import Promises, RowsOfTransaction, conflict_of
+from optilock.watched.writes.answers import is_filled_in
 
 
 def resolver_for(on_conflict: Any, model: type[Any]) -> Callable[..., Any] | None:
@@ -199,6 +200,13 @@ def _not_insertable(row: Missed, resolution: Resolution) -> str | None:
             return f"{row.entry.describe()}: {name} is always made by the database (Identity)"
         if isinstance(values.get(name), Computed):
             return f"{row.entry.describe()}: {name} was set to a SQL expression"
-        if name not in values and not column.server_default and column.default is None:
+        if name in values or column.server_default or column.default is not None:
+            continue
+        if column.onupdate is None:
             return f"{row.entry.describe()}: {name} was never loaded"
+        if not is_filled_in(column):
+            return (
+                f"{row.entry.describe()}: the database computes {name} in each UPDATE (onupdate),"
+                " so the value for an INSERT is unknown: name it in Resolution.write()"
+            )
     return None

@@ -136,8 +136,13 @@ def onupdate_values(table: Table, connection: Connection, params: Params) -> Par
     return {
         column.key: _evaluated(column.onupdate, context)
         for column in table.columns
-        if column.key not in params and _is_python(column.onupdate)
+        if column.key not in params and is_filled_in(column)
     }
+
+
+def is_filled_in(column: Column[Any]) -> bool:
+    """Return whether an UPDATE computes the column's value in Python (``onupdate``)."""
+    return _is_python(column.onupdate)
 
 
 def default_values(

@@ -642,6 +642,51 @@ def test_onupdate_runs_again_for_the_correction(store, watched, other, stored, c
 
 
 @rows
+def test_onupdate_runs_for_a_row_that_is_inserted_again(store, watched, gone, stored, count):
+    """Our UPDATE would have filled its values in."""
+    store(*(Stamped(id=n, name="a") for n in range(count)))
+    session = watched(client_wins)
+    found = session.scalars(select(Stamped).order_by(Stamped.id)).all()
+    for row in found:
+        row.name = "ours"
+    gone(Stamped, 0)
+    session.flush()
+    held = {name: getattr(found[0], name) for name in inspect(Stamped).column_attrs.keys()}  # noqa: SIM118
+    session.commit()
+
+    assert held == stored(Stamped, 0)
+    assert (held["name"], held["scalar"], held["derived"]) == ("ours", 7, "ours!")
+    assert held["called"] is not None
+
+
+def test_a_value_that_only_an_update_computes_is_named_as_the_reason(
+    store, watched, gone, refused, stored
+):
+    store(Clocked(id=0, name="a", lower="a"))
+    session = watched(client_wins)
+    row = session.get_one(Clocked, 0)
+    session.expire(row, ["lower"])
+    row.name = "ours"
+    gone(Clocked, 0)
+
+    [note] = refused(session).__notes__
+    assert "the database computes lower in each UPDATE" in note
+    session.rollback()
+
+    def write_all(entry):
+        return Resolution.write({"lower": "b"})
+
+    store(Clocked(id=1, name="a"))
+    session = watched(write_all)
+    row = session.get_one(Clocked, 1)
+    session.expire(row, ["lower"])
+    row.name = "ours"
+    gone(Clocked, 1)
+    session.commit()
+    assert (stored(Clocked, 1)["name"], stored(Clocked, 1)["lower"]) == ("ours", "b")
+
+
+@rows
 def test_an_sql_expression_is_computed_on_the_stored_value(store, watched, other, stored, count):
     session, account = prepared(store, watched, client_wins, count)
     account.balance = Account.balance + 10
