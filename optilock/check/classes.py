@@ -43,6 +43,14 @@ def check_mapping(mapper: Mapper[Any]) -> Iterator[Finding]:
                 "Add the mixin optilock.Versioned, if its rows have more than one writer."
                 " Otherwise say so: __version_token__ = None.",
             )
+        elif roots := roots_of(mapper, by_links=False):
+            yield note(
+                "part-without-version",
+                name,
+                f"Only the version of the root ({', '.join(roots)}) guards its rows: a change is"
+                " compared if the root was read before the part, and no merge settles it.",
+                "Add the mixin optilock.Versioned, if its rows have more than one writer.",
+            )
         return
     if not issubclass(mapper.class_, Versioned) and mapper.inherits is None:
         yield note(

@@ -17,7 +17,8 @@ alone; one that is not in the session is read and locked. One that the transacti
 the session to its end, though the program has dropped it: a decision about its parts was made in
 that version. One that is expired is checked in
 the version that a watched session has seen, unless its parts are read: its row is read for that.
-The root's entry in a conflict has no ``changes``, so ``merge_fields`` settles it.
+The root's entry in a conflict has no ``changes``, so ``merge_fields`` settles it. Not if a part
+without a version was changed or removed: then no entry shows whether both sides changed that row.
 
 The roots of a child (:mod:`optilock.watched.rows.roots`) are found before each flush
 (:mod:`optilock.watched.session.order`), in plain sessions as well. Between an edit of a part and
@@ -42,8 +43,8 @@ from sqlalchemy.orm import (
 )
 from sqlalchemy.orm.attributes import instance_state
 
-from optilock.errors import ConfigurationError
-from optilock.mapped import State, facts
+from optilock.errors import ConfigurationError, row_name
+from optilock.mapped import State, facts, identity_of
 from optilock.mapping.moves import touch_state
 from optilock.mapping.original_values import edit_that_counts
 from optilock.undocumented.flushes import classes_to_flush
@@ -51,7 +52,12 @@ from optilock.watched.rows.roots import LOADED_OR_PENDING, READING, InMemory, Re
 from optilock.watched.rows.seen import recall_version
 from optilock.watched.rows.touch import ROOTS, note_roots
 from optilock.watched.session.order import add_step
-from optilock.watched.session.record import RECORD_KEY, SessionRecord, keeps_version
+from optilock.watched.session.record import (
+    RECORD_KEY,
+    STRICT_KEY,
+    SessionRecord,
+    keeps_version,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,17 +130,67 @@ def _concerned(session: Session) -> bool:
 def _touch_roots(session: Session, uow: Any, objects: Any) -> None:
     """Touch the roots of all that changed, and the roots of these, in the versions seen."""
     waiting = [*session.new, *session.dirty, *session.deleted]
-    seen: set[State] = set()
+    seen: dict[State, Any] = {}
     while waiting:
         obj = waiting.pop()
-        for root in _roots(session, obj, _row_changed(session, instance_state(obj))):
+        changed, look = _row_changed(session, instance_state(obj)), _Read()
+        for root in _roots(session, obj, changed, look):
             state = instance_state(root)
-            if state not in seen and _is_there(session, root):
-                seen.add(state)
+            if not _is_there(session, root):
+                continue
+            if state not in seen:
+                seen[state] = None
                 recall_version(state)
                 touch_state(state)
                 waiting.append(root)
+            part = _part_without_version(obj, root, changed)
+            if part is not None and state in look.found:
+                _refuse_unseen(session, part, root)
+            seen[state] = seen[state] or part
     note_roots(session, seen)
+
+
+class _Read(Reading):
+    """Note the roots that the flush itself has to read: their parts were read without them."""
+
+    def __init__(self) -> None:
+        self.found: set[State] = set()
+
+    def root(self, session: Session, root: Mapper[Any], values: Any) -> Any:
+        found = super().root(session, root, values)
+        if found is not None:
+            self.found.add(instance_state(found))
+        return found
+
+
+def _part_without_version(obj: Any, root: Any, row_changed: bool) -> Any:
+    """Return the stored row for whose change ``obj`` moves ``root``, if it has no version."""
+    state = instance_state(obj)
+    if obj is not root:
+        return obj if row_changed and state.key and not facts(state.mapper).guarded else None
+    for one in _covers_of(state.mapper)[1]:
+        if not one.by_links:
+            for child in state.get_history(one.relationship.key, LOADED_OR_PENDING).deleted:
+                if child is not None and not facts(instance_state(child).mapper).guarded:
+                    return child
+    return None
+
+
+def _refuse_unseen(session: Session, part: Any, root: Any) -> None:
+    """Refuse, in a strict session, a change that no version compares.
+
+    Raises:
+        ConfigurationError: nothing was sent.
+    """
+    if not getattr(session, STRICT_KEY, False):  # a plain session has none
+        return
+    row, of = (row_name(type(one), identity_of(instance_state(one))) for one in (part, root))
+    raise ConfigurationError(
+        f"{row} was to be changed in a strict session. Its class has no version, and {of}, whose"
+        " version would show the changes of other transactions, was not read before. Read"
+        f" {type(root).__name__} before its part, or add the mixin optilock.Versioned to"
+        f" {type(part).__name__}. Nothing was sent."
+    )
 
 
 def unflushed_part(state: State) -> Any:

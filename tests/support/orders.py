@@ -48,6 +48,7 @@ class Part(Base):
     """A grandchild without a version."""
 
     __tablename__ = "ag_parts"
+    __version_token__ = None
     id: Mapped[int] = key()
     text: Mapped[str | None]
     line_id: Mapped[int | None] = mapped_column(ForeignKey("ag_lines.id"))

@@ -8,9 +8,17 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from sqlalchemy.exc import MissingGreenlet
+from sqlalchemy.orm.attributes import instance_state
 
-from optilock.errors import CannotMerge, Computed, ConcurrencyError, ConfigurationError, Entry
-from optilock.mapped import Place, facts
+from optilock.errors import (
+    CannotMerge,
+    Computed,
+    ConcurrencyError,
+    ConfigurationError,
+    Entry,
+    row_name,
+)
+from optilock.mapped import Place, facts, identity_of
 from optilock.resolvers.resolution import (
     DeletePolicies,
     OnConflict,
@@ -22,6 +30,7 @@ from optilock.resolvers.resolution import (
 from optilock.resolvers.rules import client_wins
 from optilock.watched.rows.entries import Missed
 from optilock.watched.rows.stored import Values
+from optilock.watched.rows.touch import part_without_version
 from optilock.watched.session.values import Promises, RowsOfTransaction, conflict_of
 from optilock.watched.writes.answers import is_filled_in
 
@@ -156,8 +165,9 @@ def reason_against(row: Missed) -> str | None:
     if resolution is None:
         return None
     if row.stored is not None:
-        deletes = row.attempt.action == "delete" and resolution.decision == "overwrite"
-        return None if deletes else _of_another_class(row, row.stored) or _half_known(row)
+        if row.attempt.action == "delete" and resolution.decision == "overwrite":
+            return None
+        return _of_another_class(row, row.stored) or _half_known(row) or _with_unversioned_part(row)
     return None if resolution.decision == "keep_database" else _not_insertable(row, resolution)
 
 
@@ -187,6 +197,20 @@ def _half_known(row: Missed) -> str | None:
     return (
         f"{row.entry.describe()}: {', '.join(unknown)} was never loaded, and belongs together with"
         " the changed columns, so our value of it is unknown: load it before the change"
+    )
+
+
+def _with_unversioned_part(row: Missed) -> str | None:
+    """Return the reason if the root alone shows whether both sides changed one of its parts."""
+    assert row.resolution is not None
+    part = part_without_version(row.state)
+    if part is None or row.resolution.decision == "overwrite":
+        return None
+    model = type(part).__name__
+    name = row_name(type(part), identity_of(instance_state(part)))
+    return (
+        f"{row.entry.describe()}: we changed {name}, which has no version, so nothing shows"
+        f" whether another transaction changed it, too: add optilock.Versioned to {model}"
     )
 
 

@@ -24,7 +24,7 @@ aggregate were written: they stay in the transaction, and it cannot be committed
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from sqlalchemy import inspect
@@ -132,10 +132,20 @@ def is_touched(state: State) -> bool:
     return state in (_waiting_touches(session) or ())
 
 
-def note_roots(session: Session, states: set[State]) -> None:
-    """Record the roots that the beginning flush touches for their rows."""
-    if states or ROOTS in session.__dict__:
-        session.__dict__[ROOTS] = states
+def note_roots(session: Session, roots: Mapping[State, Any]) -> None:
+    """Record the roots that the beginning flush touches for their rows.
+
+    Each with a changed row of a class without a version, if there is one: only the root's version
+    shows that another transaction has changed that row, too.
+    """
+    if roots or ROOTS in session.__dict__:
+        session.__dict__[ROOTS] = roots
+
+
+def part_without_version(state: State) -> Any:
+    """Return a changed row that only the version of this root guards, or ``None``."""
+    session = state.session
+    return None if session is None else session.__dict__.get(ROOTS, {}).get(state)
 
 
 def stands_for_others(state: State, refused: Collection[State], flushed: Iterable[State]) -> bool:

@@ -6,14 +6,23 @@ import gc
 import weakref
 
 import pytest
-from sqlalchemy import select
+from sqlalchemy import inspect, select
 from sqlalchemy.orm import (
     Session,
     load_only,
     raiseload,
+    sessionmaker,
 )
 
-from optilock import ConcurrencyError, UnitOfWork, merge_fields
+from optilock import (
+    ConcurrencyError,
+    ConfigurationError,
+    UnitOfWork,
+    client_wins,
+    merge_fields,
+    store_wins,
+    watch,
+)
 from optilock.statements import no_bump
 from optilock.testing import count_statements
 from tests.support.orders import Label, Line, Order, Part, Receipt, Remark
@@ -292,6 +301,76 @@ def test_a_merge_keeps_both_children(session, other, versions, watched, stored):
     assert stored(Line, 1)["text"] == "mine"
     assert stored(Line, 2)["text"] == "theirs"
     assert order.version == 3
+
+
+def _change(part):
+    part.text = "mine"
+
+
+def _remove(part):
+    part.line.parts.remove(part)
+
+
+@alive
+@pytest.mark.parametrize("resolver", [merge_fields, store_wins], ids=["merge", "store"])
+@pytest.mark.parametrize("change", [_change, _remove])
+def test_no_merge_settles_a_root_with_a_changed_part_that_has_no_version(
+    session, other, refused, watched, stored, resolver, change
+):
+    """Only the root's version shows that the part was changed on both sides."""
+    session.close()
+    ours = watched(resolver)
+    part = ours.get_one(Line, 1).parts[0]
+    other(Part, 1, text="theirs")
+    change(part)
+
+    [note] = refused(ours).__notes__
+    assert "we changed Part 1, which has no version" in note
+    ours.rollback()
+    assert (stored(Part, 1)["text"], stored(Part, 1)["line_id"]) == ("theirs", 1)
+
+
+@alive
+def test_the_last_writer_of_a_part_without_a_version_wins_where_it_is_to_win(
+    session, other, watched, stored
+):
+    session.close()
+    ours = watched(client_wins)
+    part = ours.get_one(Line, 1).parts[0]
+    other(Part, 1, text="theirs")
+    part.text = "mine"
+    ours.commit()
+    assert stored(Part, 1)["text"] == "mine"
+
+
+@alive
+def test_a_new_part_without_a_version_is_merged(session, other, watched, stored):
+    session.close()
+    ours = watched(merge_fields)
+    line = ours.get_one(Line, 1)
+    other(Line, 1, text="theirs")
+    ours.add(Part(id=2, line=line))
+    ours.commit()
+    assert stored(Part, 2)["line_id"] == 1
+
+
+@pytest.mark.parametrize("change", [_change, lambda part: inspect(part).session.delete(part)])
+def test_a_strict_session_reads_a_root_before_its_part_without_a_version(
+    session, other, engine, stored, change
+):
+    """Or no version would show that another transaction has changed the part."""
+    session.close()
+    strict = watch(sessionmaker(engine), strict=True)
+    with strict() as ours:
+        part = ours.get_one(Part, 1)
+        other(Part, 1, text="theirs")
+        change(part)
+        with pytest.raises(ConfigurationError, match=r"Part 1 was .* and Line 1, .* not read"):
+            ours.flush()
+    assert stored(Part, 1)["text"] == "theirs"
+    with strict() as ours:
+        change(ours.get_one(Line, 1).parts[0])
+        ours.commit()
 
 
 @pytest.mark.parametrize("expires", [True, False], ids=["expired", "kept"])
