@@ -49,8 +49,10 @@ from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
 
 from sqlalchemy import Connection, Dialect, ExceptionContext, Pool, event
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from optilock.dialects.base import Database
+from optilock.dialects.causes import is_raised_by
 from optilock.errors import OptilockError
 from optilock.undocumented.connections import demand_rollback, renew_pool, thrown_away_on_error
 from optilock.undocumented.statements import listen_on
@@ -78,21 +80,40 @@ def watch_errors(connection: Connection, database: Database) -> bool:
     database.describe_once(dialect)
 
     @event.listens_for(connection.engine, "handle_error")
-    def handle_error(context: ExceptionContext) -> None:
+    def handle_error(context: ExceptionContext) -> BaseException | None:
         given = context.connection
         if given is None or _ENDED not in given.__dict__:
-            return
+            return None
+        wrapped = _wrap_error_of_stream(given, context, database)
         out = not context.is_disconnect and database.is_out(given, context.original_exception)
         if out:
             context.is_disconnect = True  # the pool connects again, perhaps to another server
         if context.is_disconnect:
-            _note_lost(given, context.sqlalchemy_exception)
-            return
+            _note_lost(given, wrapped or context.sqlalchemy_exception)
+            return wrapped
         if database.has_old_plans(context.original_exception):
             renew_pool(given)
         _note_ended(given, context, database)
+        return wrapped
 
     return local
+
+
+def _wrap_error_of_stream(
+    given: Connection, context: ExceptionContext, database: Database
+) -> DBAPIError | None:
+    """Return asyncpg's error as SQLAlchemy wraps all others, if it came while rows were streamed.
+
+    SQLAlchemy leaves that one as it is, and does not see that the connection is lost.
+    """
+    error = context.original_exception
+    if context.sqlalchemy_exception is not None or isinstance(error, SQLAlchemyError):
+        return None
+    if not isinstance(error, Exception) or not is_raised_by(error, database.drivers):
+        return None
+    lost = not given.closed and not given.invalidated and has_ended_idle(given)
+    context.is_disconnect = context.is_disconnect or lost
+    return DBAPIError(None, None, error, connection_invalidated=context.is_disconnect)
 
 
 def _note_ended(given: Connection, context: ExceptionContext, database: Database) -> None:

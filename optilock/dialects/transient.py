@@ -63,8 +63,9 @@ def is_transient(error: BaseException) -> bool:
     if isinstance(error, (StaleDataError, NotCommitted)):
         return True
     if not isinstance(error, DBAPIError):
-        begun = is_raised_while_connecting(error) or is_raised_while_setting_options(error)
-        return begun and cause_of(_wrapped(error)) in _PASSING
+        sent = is_raised_while_connecting(error) or is_raised_while_setting_options(error)
+        sent = sent or is_not_from_commit(error)
+        return sent and cause_of(_wrapped(error)) in _PASSING
     return cause_of(error) in _PASSING and not _may_be_stored(error)
 
 

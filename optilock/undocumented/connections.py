@@ -54,15 +54,30 @@ def error_before_rollback(error: BaseException) -> BaseException:
     After an error SQLAlchemy rolls back. If the server is gone by then, it raises the error of
     ROLLBACK in place of the first one, which is what a retry has to decide on.
     """
-    second = error.orig if isinstance(error, DBAPIError) else None
-    first = None if second is None else second.__context__
+    if not isinstance(error, DBAPIError):
+        return error
+    # An AsyncSession closes in another task, and then SQLAlchemy's own error has the context.
+    raised = [error, *_driver_errors(error)]
+    contexts = (one.__context__ for one in reversed(raised))
+    first = next((one for one in contexts if one is not None and one not in raised), None)
     if first is None or Connection._rollback_impl.__code__ not in _passed_through(error):
         return error
-    package, other = (type(one).__module__.partition(".")[0] for one in (first, second))
-    if package == other and not isinstance(first, SQLAlchemyError):  # the driver's, not wrapped yet
-        wrapped: BaseException = DBAPIError(None, None, first)
-        return wrapped.with_traceback(first.__traceback__)
-    return first
+    if isinstance(first, SQLAlchemyError) or _package(first) not in map(_package, raised[1:]):
+        return first
+    wrapped: BaseException = DBAPIError(None, None, first)  # the driver's, not wrapped yet
+    return wrapped.with_traceback(first.__traceback__)
+
+
+def _driver_errors(error: DBAPIError) -> Iterator[BaseException]:
+    """Yield the driver's error, and before it that of SQLAlchemy's adapter for an async driver."""
+    found: BaseException | None = error.orig
+    while found is not None:
+        yield found
+        found = found.__cause__
+
+
+def _package(error: BaseException) -> str:
+    return type(error).__module__.partition(".")[0]
 
 
 def raise_as_of(

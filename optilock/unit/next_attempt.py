@@ -18,6 +18,7 @@ instead of sleeping.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
@@ -32,6 +33,8 @@ from optilock.unit.heat import Key
 from optilock.unit.reading import Reading
 from optilock.unit.round_trips import PipelinedPart
 from optilock.watched.session.record import READS_KEY, record_of
+
+_log = logging.getLogger("optilock")
 
 
 class NextAttempt:
@@ -101,6 +104,9 @@ class NextAttempt:
         for connection, transaction, _, closes in set(held.values()):
             try:
                 transaction.close()
+            except Exception:  # it never hides why no attempt follows
+                _log.warning("rolling back failed; the connection is thrown away", exc_info=True)
+                connection.invalidate()
             finally:
                 if closes:
                     connection.close()

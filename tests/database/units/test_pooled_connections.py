@@ -20,7 +20,8 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sess
 
 from optilock import Isolation, UnitOfWork, Versioned, is_transient, retry, unit_of_work, watch
 from optilock.asyncio import AsyncUnitOfWork
-from optilock.errors import CommitOutcomeUnknown
+from optilock.errors import CommitOutcomeUnknown, ConcurrencyError, NotCommitted
+from optilock.resolvers import Resolution
 from optilock.testing import Faults
 
 pytestmark = pytest.mark.engines("postgresql", "mariadb")
@@ -237,6 +238,113 @@ def test_a_connection_lost_while_a_result_is_read_is_lost_before_commit(database
     assert read() == 4_998
     engine.dispose()
     assert len(runs) == 2
+
+
+@pytest.mark.engines("postgresql-asyncpg")
+@pytest.mark.parametrize("how", ["unit", "session"])
+def test_an_async_function_is_run_again_when_its_stream_breaks_off(
+    async_database, async_meters, how
+):
+    """C7, G1: asyncpg's error there is no error of SQLAlchemy's."""
+    runs: list[int] = []
+
+    async def read(session: AsyncSession) -> int:
+        runs.append(1)
+        (await session.get_one(Meter, 1)).count += 1
+        mine = (await session.scalars(text("SELECT pg_backend_pid()"))).one()
+        series = text("SELECT generate_series(1, 5000)").execution_options(yield_per=10)
+        rows = await session.stream(series)
+        await anext(rows)
+        if len(runs) == 1:
+            kill(async_meters, [mine])
+        found = 1 + len(await rows.all())
+        await session.commit() if how == "session" else None
+        return found
+
+    async def test() -> None:
+        engine = create_async_engine(async_database.async_url, pool_size=1)
+
+        @retry(attempts=2, wait_initial=0)
+        async def read_in_session() -> int:
+            async with AsyncSession(engine) as session:
+                return await read(session)
+
+        in_unit = unit_of_work(engine, attempts=2, wait_initial=0)(read)
+        assert await (in_unit() if how == "unit" else read_in_session()) == 5_000
+        await engine.dispose()
+
+    asyncio.run(test())
+    assert len(runs) == 2
+    assert count(async_meters) == 1
+
+
+@pytest.mark.parametrize("how", ["session", "begin"])
+def test_an_async_session_that_finds_no_server_hides_no_error(async_database, async_meters, how):
+    """Its ROLLBACK is sent in a task of its own."""
+    runs: list[int] = []
+
+    async def write(session: AsyncSession) -> None:
+        runs.append(1)
+        (await session.get_one(Meter, 1)).count += 1
+        await session.flush()
+        if len(runs) == 1:
+            await session.run_sync(lose, async_meters)
+            raise NotCommitted("an error that is transient")
+
+    async def test() -> None:
+        sessions = async_sessionmaker(create_async_engine(async_database.async_url, pool_size=1))
+
+        @retry(attempts=2, wait_initial=0)
+        async def run() -> None:
+            if how == "begin":
+                async with sessions.begin() as session:
+                    await write(session)
+                return
+            async with sessions() as session:
+                await write(session)
+                await session.commit()
+
+        await run()
+        await sessions.kw["bind"].dispose()
+
+    asyncio.run(test())
+    assert len(runs) == 2
+    assert count(async_meters) == 1
+
+
+@pytest.mark.parametrize("error", ["conflict", "hook"])
+def test_a_transaction_that_was_kept_and_lost_hides_no_error(database, meters, error):
+    """Its ROLLBACK, after which no attempt follows, finds no server."""
+    engine = create_engine(database.url, pool_size=1, **database.options)
+    with engine.connect() as connection:  # the only one of the pool
+        numbers = [connection.scalar(text(KILL[engine.dialect.name][0]))]
+
+    def before_retry(event: object) -> None:
+        kill(meters, numbers)
+        raise LookupError("of the hook")
+
+    def resolve(entry: object) -> Resolution:
+        if error == "conflict":
+            kill(meters, numbers)
+        return Resolution.reject()
+
+    attempts = 1 if error == "conflict" else 2
+
+    @unit_of_work(
+        engine, attempts=attempts, before_retry=before_retry, on_conflict=resolve, wait_initial=0
+    )
+    def edit(session: Session) -> None:
+        meter = session.get_one(Meter, 1)
+        with meters.begin() as connection:
+            values = {"count": 7, "version": Meter.version + 1}
+            connection.execute(update(Meter).where(Meter.id == 1).values(values))
+        meter.count += 1
+
+    with pytest.raises(ConcurrencyError if error == "conflict" else LookupError):
+        edit()
+    assert engine.pool.checkedout() == 0
+    engine.dispose()
+    assert count(meters) == 7
 
 
 def test_an_error_that_lost_its_traceback_may_have_come_from_commit(database, meters):
