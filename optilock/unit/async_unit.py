@@ -118,7 +118,9 @@ class AsyncUnitOfWork(Membership, Generic[AS]):
         await self._session.run_sync(lambda _: step(*given))
 
     async def _uninterrupted(self, error: BaseException | None) -> None:
-        outcome = "rolled back" if error is not None else "committed"
+        outcome = "committed" if isinstance(self._transaction, OwnTransaction) else _JOINED
+        if error is not None:
+            outcome = "rolled back"
         await _to_the_end(self._complete(error), outcome)
 
     async def _complete(self, error: BaseException | None) -> None:
@@ -129,6 +131,9 @@ class AsyncUnitOfWork(Membership, Generic[AS]):
             if (stored := self._stored) is not None:
                 with outside_units():
                     await call_hooks_async(stored.hooks)
+
+
+_JOINED = "left to the unit around it, which commits or rolls back"
 
 
 async def drop_transaction(next_attempt: NextAttempt) -> None:

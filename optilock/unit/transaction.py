@@ -309,9 +309,8 @@ class OwnTransaction:
             self._roll_back(error)
             self._note_committed()
             return False
-        ended_inside = not self.session.in_transaction() and is_of_closed_transaction(error)
         conflict = ended_by_conflict(error, at_commit=self._committing)
-        ended = self._ended_by() if isinstance(error, PendingRollbackError) else None
+        refused = self._refusal(error) if isinstance(error, InvalidRequestError) else None
         if conflict:
             capture(self.session)
         kept = self._values()
@@ -323,7 +322,9 @@ class OwnTransaction:
             restore_values(kept)
             return True
         if isinstance(error, InvalidRequestError):  # SQLAlchemy has refused a later call
-            self._explain_refusal(error, ended=ended, ended_inside=ended_inside)
+            self._raise_what_broke()
+            if refused is not None:
+                raise refused[0] from refused[1]
         if conflict and isinstance(error, DBAPIError):
             raise conflict_after_rollback(self.session, error) from error
         return False
@@ -337,15 +338,17 @@ class OwnTransaction:
             return self._unflushed
         return values_of(self.session, flushed=True)
 
-    def _explain_refusal(
-        self, error: BaseException, *, ended: BaseException | None, ended_inside: bool
-    ) -> None:
-        """Raise the reason why SQLAlchemy refused a call in this transaction, if it is known."""
-        self._raise_what_broke()
-        if ended is not None:
-            raise OptilockError(f"{_ENDED}.") from ended
-        if ended_inside:
-            raise ConfigurationError(_ENDED_INSIDE) from error
+    def _refusal(self, error: InvalidRequestError) -> tuple[OptilockError, BaseException] | None:
+        """Return why SQLAlchemy refused a call in this transaction, and the cause, if known."""
+        if isinstance(error, PendingRollbackError):
+            ended = self._ended_by()
+            if ended is not None:
+                return OptilockError(f"{_ENDED}."), ended
+            if any(one.invalidated for one in self.connections):
+                return OptilockError(_INTERRUPTED), error
+        if not self.session.in_transaction() and is_of_closed_transaction(error):
+            return ConfigurationError(_ENDED_INSIDE), error
+        return None
 
     def _is_stored(self) -> bool:
         if was_committed(self._transaction):
@@ -436,6 +439,12 @@ _ENDED_INSIDE = (
     "this unit of work went on after session.rollback() or session.close() inside of it: its"
     " transaction was over, and nothing of it is stored. Leave the block with an error to undo the"
     " unit, or put what may be undone alone into session.begin_nested()."
+)
+_INTERRUPTED = (
+    "this unit of work cannot go on: a statement in it was interrupted (asyncio.timeout(), a"
+    " cancelled task, Ctrl-C), and the interruption was caught inside the unit. Its connection was"
+    " thrown away, and nothing of the unit is stored. Let the interruption out of the unit, or let"
+    " the database limit the time, for example with optilock.lock(obj, timeout=...)."
 )
 _AUTOCOMMIT = (
     "this engine runs in AUTOCOMMIT mode: every statement is stored at once, and a unit of work"

@@ -1,15 +1,17 @@
-"""Tasks that are cancelled while a unit begins give their connections back."""
+"""Tasks that are cancelled while a unit begins, runs, or ends."""
 
 from __future__ import annotations
 
 import asyncio
 import gc
 import logging
+from contextlib import suppress
 
 import pytest
 from sqlalchemy import text
+from sqlalchemy.ext.asyncio import async_sessionmaker
 
-from optilock import Isolation
+from optilock import Isolation, OptilockError, is_transient
 from optilock.unit.async_unit import AsyncUnitOfWork
 
 pytestmark = pytest.mark.anyio
@@ -59,4 +61,43 @@ async def test_no_connection_waits_for_the_garbage_collector(
     assert len(lost) == 0
     assert async_engine.pool.checkedout() == 0
     await unit()
+    await async_engine.dispose()
+
+
+@pytest.mark.parametrize("where", ["unit", "savepoint"])
+async def test_a_unit_that_catches_a_timeout_of_a_statement_tells_why_it_cannot_go_on(
+    async_engine, where
+):
+    """SQLAlchemy's refusal of what comes after it gives no reason."""
+    sessions = async_sessionmaker(async_engine)
+    with pytest.raises(OptilockError, match="interrupted") as caught:
+        async with AsyncUnitOfWork(sessions) as session:
+            await session.execute(text("SELECT 1"))
+            with suppress(TimeoutError):
+                async with asyncio.timeout(0):
+                    if where == "unit":
+                        await session.execute(text("SELECT 2"))
+                    else:
+                        async with AsyncUnitOfWork(sessions, savepoint=True) as inner:
+                            await inner.execute(text("SELECT 2"))
+            await session.execute(text("SELECT 3"))
+    assert not is_transient(caught.value)
+    assert async_engine.pool.checkedout() == 0
+    await async_engine.dispose()
+
+
+@pytest.mark.parametrize("savepoint", [True, False])
+async def test_an_inner_unit_that_is_cancelled_at_its_end_is_not_called_committed(
+    async_engine, savepoint
+):
+    sessions = async_sessionmaker(async_engine)
+    task = asyncio.current_task()
+    assert task is not None
+    with pytest.raises(asyncio.CancelledError) as caught:
+        async with AsyncUnitOfWork(sessions) as session:
+            await session.execute(text("SELECT 1"))
+            async with AsyncUnitOfWork(sessions, savepoint=savepoint):
+                asyncio.get_running_loop().call_soon(task.cancel)
+                asyncio.get_running_loop().call_soon(task.uncancel)
+    assert "was left to the unit around it" in caught.value.__notes__[0]
     await async_engine.dispose()
