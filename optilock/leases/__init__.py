@@ -4,8 +4,8 @@
 the mixin's table. :mod:`values` are leases, their states and the policy of a class.
 :mod:`operations` acquire, renew, change, release and break leases of rows and of :mod:`names`.
 :mod:`holders` lets a session write under a lease, or under one that a thread renews for the length
-of a block; :mod:`tasks` does that for async code (``optilock.asyncio.lease``). Both stand on
-:mod:`renewal`, as the handles of shares do. :mod:`errors` are the errors.
+of a block (:mod:`threads`); :mod:`tasks` does that for async code (``optilock.asyncio.lease``).
+Both stand on :mod:`renewal`, as the handles of shares do. :mod:`errors` are the errors.
 """
 
 from optilock.leases.condition import Leasable

@@ -11,7 +11,7 @@ checked by each write of the session, or of the classes in ``on``: its row is re
 it gets no other holder before the transaction has ended. If the name guards all rows of a class
 (:mod:`optilock.leases.condition`), each write of that class checks it.
 
-For work of minutes, a thread renews the lease (:mod:`optilock.leases.renewal`)::
+For work of minutes, a thread renews the lease (:mod:`optilock.leases.threads`)::
 
     with lease(sessions, (Page, 7), 30) as held:
         ...                                  # minutes of work
@@ -45,9 +45,9 @@ from optilock.leases.operations import acquire, do_at_once, renew_on
 from optilock.leases.renewal import (
     OnLost,
     RenewedPart,
-    held_in_thread,
     require_own_connections,
 )
+from optilock.leases.threads import held_in_thread
 from optilock.leases.values import ENDLESS, Lease, milliseconds, read_id
 from optilock.mapped import facts
 from optilock.unit.parts import Part

@@ -9,9 +9,9 @@ Lost is lost: once the holder has learned it, from ``on_lost=``, ``held.check()`
 an error of a unit under it, the lease is not renewed any more. No unit begins under it, and no
 transaction under it is committed.
 
-A thread renews it (:func:`held_in_thread`), or a task (:mod:`optilock.leases.tasks`). Each attempt
-has a thread or a task of its own. One that waits for a server that does not answer is left behind,
-so the holder learns of it in time.
+A thread renews it (:mod:`optilock.leases.threads`), or a task (:mod:`optilock.leases.tasks`). Each
+attempt has a thread or a task of its own. One that waits for a server that does not answer is left
+behind, so the holder learns of it in time.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from sqlalchemy import Connection, Engine
@@ -29,11 +29,10 @@ from sqlalchemy.orm import Session, SessionTransaction
 from sqlalchemy.pool import SingletonThreadPool, StaticPool
 
 from optilock import events
-from optilock.coroutines import result_of, run_to_end
+from optilock.coroutines import result_of
 from optilock.dialects import database_of
 from optilock.errors import ConfigurationError, OptilockError
 from optilock.unit.parts import Part
-from optilock.unit.sessions import is_async, make_session
 from optilock.watched.session.order import add_step
 
 E = TypeVar("E", bound=OptilockError)
@@ -63,6 +62,8 @@ class RenewedPart(Part, Generic[E]):
         #: By our own clock: when it is lost without another renewal.
         self._until = began + length
         self._error: E | None = None
+        #: The last failure that was logged: the same one is not logged again and again.
+        self._logged = ""
         #: The block has ended, so the local clock no longer counts.
         self._over = False
         #: It is lost, or it is renewed: one thread decides that.
@@ -244,6 +245,7 @@ class RenewedPart(Part, Generic[E]):
                 self.check()
                 return self.soon
             self.note_renewed(began)
+            self._logged = ""
             return self.first_wait
         except self.lost_as:
             raise
@@ -252,12 +254,15 @@ class RenewedPart(Part, Generic[E]):
             lost = self.lost
             if lost is not None:
                 raise lost from error
-            _log.warning(
-                "Renewing %s has failed, and is tried again: %s", self.what, _text_of(error)
-            )
+            self._log_failure(_text_of(error))
             return self.soon
         finally:
             self._renewing.release()
+
+    def _log_failure(self, text: str) -> None:
+        if text != self._logged:
+            _log.warning("Renewing %s has failed, and is tried again: %s", self.what, text)
+        self._logged = text
 
     def lose(self, error: Any) -> None:
         """Note that it is lost, and call ``on_lost``."""
@@ -354,8 +359,6 @@ def require_own_connections(engine: Engine, call: str, otherwise: str) -> None:
 
 # -- the loop --------------------------------------------------------------------------------------
 
-H = TypeVar("H", bound=RenewedPart[Any])
-
 
 class Attempt(Protocol):
     """A call in a thread or a task of its own. A task's methods return awaitables."""
@@ -426,79 +429,3 @@ class Renewal:
             if attempt.result() or time.monotonic() >= soon:
                 return
             await result_of(self._pause(0.05))
-
-
-# -- in a thread -----------------------------------------------------------------------------------
-
-
-@contextmanager
-def held_in_thread(
-    call: str, sessions: Any, take: Callable[..., tuple[H, Engine]], *args: Any, **options: Any
-) -> Iterator[H]:
-    """Hold ``take(session, ...)`` in the block; a thread renews it.
-
-    Raises:
-        ConfigurationError: the factory makes async sessions.
-    """
-    if is_async(sessions):
-        raise ConfigurationError(
-            f"{call}() got a factory of async sessions: write"
-            f" `async with optilock.asyncio.{call.removeprefix('leases.')}(...)`."
-        )
-    with make_session(sessions) as session, session.begin():
-        held, engine = take(session, *args, **options)
-    over = threading.Event()
-    renewal = Renewal(
-        held,
-        engine,
-        attempt=_ThreadAttempt,
-        over=over,
-        over_within=over.wait,
-        pause=time.sleep,
-    )
-    thread = threading.Thread(
-        target=lambda: run_to_end(renewal.renew()), name=f"optilock {held.kind}", daemon=True
-    )
-    thread.start()
-    raised: BaseException | None = None
-    try:
-        yield held
-    except BaseException as error:
-        raised = error
-    finally:
-        over.set()
-    until = time.monotonic() + PATIENCE
-    thread.join(PATIENCE)  # a server that does not answer is not waited for any longer
-    run_to_end(renewal.end(until))
-    held.conclude(raised)
-    if raised is not None:
-        raise raised
-
-
-class _ThreadAttempt:
-    """A call in a thread of its own."""
-
-    def __init__(self, call: Callable[[], Any]) -> None:
-        self._call = call
-        self._done = threading.Event()
-        self._answer: Any = None
-        self._error: BaseException | None = None
-        threading.Thread(target=self._run, name="optilock attempt", daemon=True).start()
-
-    def _run(self) -> None:
-        try:
-            self._answer = self._call()
-        except BaseException as error:
-            self._error = error
-        self._done.set()
-
-    def is_done(self, seconds: float) -> bool:
-        return self._done.wait(seconds)
-
-    def result(self) -> Any:
-        if self._error is not None:
-            raise self._error
-        return self._answer
-
-    def leave(self) -> None:
-        """The thread ends when the server answers."""

@@ -14,7 +14,7 @@ column::
         __tablename__ = "pages"
         id: Mapped[int] = mapped_column(primary_key=True)
 
-For work of minutes, a thread sends the heartbeats of a handle (:mod:`optilock.leases.renewal`)::
+For work of minutes, a thread sends the heartbeats of a handle (:mod:`optilock.leases.threads`)::
 
     with opened(sessions, (Page, 7), "RW", share="R", seconds=30) as held:
         ...                                  # minutes of work
@@ -49,9 +49,9 @@ from optilock.leases.holders import next_ordinal, require_watched
 from optilock.leases.renewal import (
     OnLost,
     RenewedPart,
-    held_in_thread,
     require_own_connections,
 )
+from optilock.leases.threads import held_in_thread
 from optilock.mapped import facts
 from optilock.shares.errors import AccessDenied, DeletePending, HandleLost, SharingViolation
 from optilock.shares.names import connection_of, handle_clause, name_in_sql, shares_of

@@ -81,6 +81,16 @@ def state(engine: Engine, of: Any = (Desk, 1)) -> Any:
         return leases.look(session, of)
 
 
+@contextlib.contextmanager
+def no_more_threads() -> Iterator[None]:
+    """None can be started: no memory is large enough for its stack."""
+    before = threading.stack_size(1 << 46)
+    try:
+        yield
+    finally:
+        threading.stack_size(before)
+
+
 def taken_away(engine: Engine) -> None:
     """Somebody breaks the lease, and becomes the holder."""
     with Session(engine) as session, session.begin():
@@ -689,3 +699,32 @@ async def test_sync_and_async_factories_are_told_apart(async_desks: Any) -> None
     with pytest.raises(ConfigurationError, match="with leases"):
         async with optilock.asyncio.lease(async_desks.sync_engine, (Desk, 1), SHORT):
             pass
+
+
+def test_a_lease_goes_on_when_no_thread_can_be_started(desks: Engine) -> None:
+    with leases.lease(desks, (Desk, 1), SHORT) as held, no_more_threads():
+        time.sleep(SHORT * 1.3)
+        held.check()
+    assert state(desks).state == "available"
+
+
+def test_a_lease_that_no_thread_can_renew_is_released(desks: Engine) -> None:
+    with (
+        no_more_threads(),
+        pytest.raises(RuntimeError, match="thread"),
+        leases.lease(desks, (Desk, 1), 60),
+    ):
+        raise AssertionError("the block must not be entered")
+    assert state(desks).state == "available"
+
+
+def test_the_same_failure_is_logged_once(desks: Engine, caplog: Any) -> None:
+    """Of a long lease there would be a line a second."""
+    with leases.lease(desks, (Desk, 1), LONGER) as held:
+        with desks.begin() as connection:
+            connection.execute(text("ALTER TABLE held_desks RENAME TO no_desks"))
+        time.sleep(LONGER * 0.6)
+        with desks.begin() as connection:
+            connection.execute(text("ALTER TABLE no_desks RENAME TO held_desks"))
+        held.check()
+    assert caplog.text.count("Renewing the lease on Desk 1 has failed") == 1
