@@ -132,6 +132,18 @@ class Attempts:
             raise OptilockError(self._reason(what, error)) from error
         return result
 
+    def look(self, ask: Callable[..., T], *given: object) -> T:
+        """Read from the database, in a transaction of its own.
+
+        Raises:
+            OptilockError: the connection was lost, or the user may not do it.
+        """
+        try:
+            with self.connection.begin():
+                return ask(self.connection, *given)
+        except DBAPIError as error:
+            raise OptilockError(self._reason("look at the table", error)) from error
+
     def _reason(self, what: str, error: DBAPIError) -> str:
         if self._database.forbids(error):
             return (

@@ -165,5 +165,4 @@ class Filler:
         )
 
     def _is_left(self) -> bool:
-        with self.attempts.connection.begin():
-            return self.attempts.ways.is_left(self.attempts.connection, self.target)
+        return self.attempts.look(self.attempts.ways.is_left, self.target)

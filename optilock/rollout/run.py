@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any
 
 from sqlalchemy import Connection, Dialect, Engine
 from sqlalchemy.exc import DBAPIError
@@ -42,7 +42,6 @@ from optilock.tokens import Counter, Token
 from optilock.tokens.guard_trigger import GuardTrigger, Policy, read_mark
 from optilock.unit.durations import Seconds
 
-R = TypeVar("R")
 #: Attempts of the last step, if rows without a version are inserted in the meantime.
 _ATTEMPTS = 3
 #: Seconds to continue trying to undo it.
@@ -115,13 +114,13 @@ class _Rollout:
         self, table: str, schema: str | None, token: Token, guard: GuardTrigger | None
     ) -> Report:
         started = time.monotonic()
-        target = self._look(look_at_table, self.ways, table, schema, token, guard)
-        claim = self._look(claim_for, self.ways, target)
-        if self._is_done(target, guard) and not self._look(claim.is_left):
+        target = self.attempts.look(look_at_table, self.ways, table, schema, token, guard)
+        claim = self.attempts.look(claim_for, self.ways, target)
+        if self._is_done(target, guard) and not self.attempts.look(claim.is_left):
             return Report(seconds=time.monotonic() - started)
         with self.attempts.exclusive(claim):
             self.attempts.table = target.table
-            filler = self._steps(self._look(target_of, table, schema, token), guard)
+            filler = self._steps(self.attempts.look(target_of, table, schema, token), guard)
         return Report(
             tuple(self.steps),
             filler.filled,
@@ -132,23 +131,23 @@ class _Rollout:
 
     def _is_done(self, target: Target, guard: GuardTrigger | None) -> bool:
         there = target.column is not None and not target.version.nullable
-        return there and not self._look(missing_triggers, target, guard)
+        return there and not self.attempts.look(missing_triggers, target, guard)
 
     def _steps(self, target: Target, guard: GuardTrigger | None) -> Filler:
         """Do the missing steps, one after another."""
         if target.column is None:
             self._change("add the column", target, self.ways.add_column)
             table = target.table
-            target = self._look(target_of, table.name, table.schema, target.token)
+            target = self.attempts.look(target_of, table.name, table.schema, target.token)
         elif target.version.nullable and not target.has_default:
             # Without it, other programs would insert more rows without a version.
             self._change("set the default", target, self.ways.set_default)
-        for trigger in self._look(missing_triggers, target, guard):
+        for trigger in self.attempts.look(missing_triggers, target, guard):
             step = self.ways.create_trigger(*trigger.statements)
             self._do(trigger.step, f"create triggers on {target.table.fullname}", [step])
         filler = Filler(self.attempts, target, self.pace)
         if target.version.nullable:
-            self._begin("fill", self._look(self.ways.rows, target))
+            self._begin("fill", self.attempts.look(self.ways.rows, target))
             filler.run()
             self._require(target, filler)
         return filler
@@ -173,14 +172,9 @@ class _Rollout:
                 undoing.run("undo the last step", step, long=True)
 
     def _is_left(self, target: Target) -> bool:
-        with suppress(DBAPIError):
-            return self._look(self.ways.is_left, target)
+        with suppress(OptilockError):
+            return self.attempts.look(self.ways.is_left, target)
         return False
-
-    def _look(self, ask: Callable[..., R], *given: Any) -> R:
-        """Read from the database, in a transaction of its own."""
-        with self.attempts.connection.begin():
-            return ask(self.attempts.connection, *given)
 
     def _change(
         self, name: str, target: Target, way: Callable[[Target, Dialect], Sequence[Step]]
@@ -229,16 +223,15 @@ def abort(
         open_attempts(engine, table, call="abort", **waits) as attempts,
         compare_nodes(engine, attempts, table, schema, nodes),
     ):
-        connection, ways = attempts.connection, attempts.ways
-        with connection.begin():
-            target = _unfinished(connection, ways, table, schema, token)
-            claim = claim_for(connection, ways, target)
-            if target.column is None and not claim.is_there(connection):
-                return ()
+        ways = attempts.ways
+        target = attempts.look(_unfinished, ways, table, schema, token)
+        claim = attempts.look(claim_for, ways, target)
+        if target.column is None and not attempts.look(claim.is_there):
+            return ()
         with attempts.exclusive(claim):
             attempts.table = target.table
-            with connection.begin():  # another process may have finished it before our claim
-                target = _unfinished(connection, ways, table, schema, token)
+            # another process may have finished it before our claim
+            target = attempts.look(_unfinished, ways, table, schema, token)
             steps = _Abort(attempts, target).run() if target.column is not None else ()
     return (*steps, "drop the owner's note") if attempts.is_dropped else steps
 
@@ -285,11 +278,10 @@ class _Abort:
 
         The given token does not matter: a ``RowVersion`` has the same type as a ``Counter``.
         """
-        target, connection = self.target, self.attempts.connection
-        table, dialect = target.table, connection.dialect
+        target = self.target
+        table, dialect = target.table, self.attempts.connection.dialect
         triggers = database_of(dialect).guard_triggers(dialect)
-        with connection.begin():
-            found = triggers.found(connection, table.schema)
+        found = self.attempts.look(triggers.found, table.schema)
         there = {one.name: one for one in found if one.table == table.name}
         moves = there.get(trigger_name(table.name, target.name))
         guard = GuardTrigger(table.name, Counter(), "bump", schema=table.schema)  # for its name

@@ -119,6 +119,31 @@ def test_nothing_is_left_of_it_where_it_is_interrupted_at_its_end(engine, how, a
     administrator.dispose()
 
 
+@pytest.mark.engines("postgresql", "mariadb")
+def test_a_connection_that_is_lost_at_a_look_is_an_error_of_the_roll_out(engine):
+    """It says that the same call goes on from there."""
+    administrator, changed = create_engine(engine.url), []
+
+    @event.listens_for(engine, "before_cursor_execute")
+    def end_ours(connection: Any, cursor: Any, sql: str, *_: Any) -> None:
+        if changed == ["parcels"] and not sql.startswith("ALTER"):
+            changed.append(sql)
+            number = database_of(engine.dialect).number_of(connection.connection.driver_connection)
+            ends = {"postgresql": "SELECT pg_terminate_backend({}, 5000)", "mysql": "KILL {}"}
+            with administrator.connect() as other:
+                other.exec_driver_sql(ends[engine.dialect.name].format(number))
+        elif sql.startswith("ALTER TABLE parcels ADD"):
+            changed.append("parcels")
+
+    with pytest.raises(OptilockError, match="it goes on from here"):
+        roll_out(engine, "parcels", token=Unique())
+    event.remove(engine, "before_cursor_execute", end_ours)
+    assert len(changed) == 2
+    assert roll_out(engine, "parcels", token=Unique()).filled == 2
+    assert tables(engine) == []
+    administrator.dispose()
+
+
 def test_what_was_there_already_needs_no_claim(engine):
     roll_out(engine, "parcels", token=Unique())
     claimed(engine)
