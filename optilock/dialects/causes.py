@@ -90,6 +90,17 @@ class ErrorCodes:
 
     #: Codes that say that this transaction, or server, writes nothing, and locks no row either.
     read_only: frozenset[str | int] = frozenset({"25006"})
+    #: More codes of a server that cannot do such work for now: it has no room, or it interrupts
+    #: statements that take too long.
+    hindrances: frozenset[str | int] = frozenset({"53", "57014", "58030"})
+
+    def is_hindered(self, error: DBAPIError) -> bool:
+        """Return whether the same statement may succeed when an operator has helped the server.
+
+        Another transaction is refused as long as the reason lasts, so this is not transient.
+        """
+        return not (self.read_only | self.hindrances).isdisjoint(self._codes(error))
+
     #: Codes that say that no row of this relation can be locked.
     never_locked: frozenset[str | int] = frozenset({"0A000", "42809"})
 

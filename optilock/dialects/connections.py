@@ -237,9 +237,18 @@ def has_ended_idle(connection: Connection) -> bool:
 
     Asked of the operating system, without a trip; where the driver shows no socket, ``False``.
     """
-    driver: Any = connection.connection.driver_connection
+    return has_driver_ended(connection.connection.driver_connection)
+
+
+def has_driver_ended(driver: Any) -> bool:
+    """Return the same for a driver's connection, such as one that SQLAlchemy has detached."""
     if callable(closed := getattr(driver, "is_closed", None)):  # asyncpg
         return bool(closed())
+    if getattr(driver, "closed", False) is True:  # psycopg has met the end itself
+        return True
+    transport: Any = getattr(driver, "_transport", None)
+    if transport is not None:  # asyncmy: the event loop reads all the time
+        return bool(transport.is_closing())
     line: Any = driver if hasattr(driver, "fileno") else getattr(driver, "_sock", None)
     if not hasattr(line, "fileno") or line.fileno() < 0:
         return False

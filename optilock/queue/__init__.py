@@ -14,7 +14,7 @@ more often, never less. A receiver that deletes it in the transaction of the eff
 exactly once. All times are the database's.
 
 ===================== ==============================================================================
-queue                 :class:`Queue`
+queue                 :class:`Queue`, with its worker
 async_queue           :class:`AsyncQueue`, with its connections, waiters and worker
 base                  the calls of both: arguments are checked, and become work for a connection
 message_operations    receive and end messages, on a connection
@@ -22,6 +22,7 @@ sending               check and store messages, on a connection
 connections           connections that a queue keeps, and the work that may run on them again
 waiters               objects that wait for messages
 worker                a loop that calls a function with each message
+signals               SIGTERM and SIGINT, which stop workers
 handler_transactions  end the transaction of a handler that does not return
 worker_state          the messages that a worker holds, its options, and its log
 messages              messages, drafts and receipts; checks of arguments
@@ -48,9 +49,8 @@ from optilock.queue.errors import (
     ReceiptExpired,
 )
 from optilock.queue.messages import Draft, Message, Metrics, Received, Sent
-from optilock.queue.queue import Queue
+from optilock.queue.queue import Queue, Worker
 from optilock.queue.summaries import QueueSummary, queues
-from optilock.queue.worker import Worker
 from optilock.queue.worker_state import HandlerTimeout
 
 if TYPE_CHECKING:

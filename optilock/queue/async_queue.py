@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import signal
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import Any, Self, TypeVar
 
@@ -13,13 +12,14 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession
 
-from optilock.dialects.connections import give_back, has_ended_idle
+from optilock.dialects.connections import give_back, has_driver_ended, has_ended_idle
 from optilock.dialects.queue_sql import Messages
 from optilock.errors import ConfigurationError, describe
 from optilock.queue.base import Calls
 from optilock.queue.connections import AUTOCOMMIT, KeptConnections, Work
 from optilock.queue.handler_failures import Failure, failure_of
 from optilock.queue.messages import Message
+from optilock.queue.signals import stopping_in_loop
 from optilock.queue.waiters import Ear, ListeningLoop, PollingLoop
 from optilock.queue.worker import WorkerLoop
 from optilock.queue.worker_state import IDLE, LOCK_FIRST, HandlerTimeout, Settings
@@ -33,8 +33,11 @@ class AsyncConnections(KeptConnections[AsyncConnection]):
 
     _loop: asyncio.AbstractEventLoop | None = None
 
+    def home(self) -> asyncio.AbstractEventLoop:
+        return asyncio.get_running_loop()
+
     def _pop(self) -> AsyncConnection | None:
-        loop = asyncio.get_running_loop()
+        loop = self.home()
         if self._loop is not loop:  # they belong to a loop that has ended
             self._idle, self._loop = [], loop
         return super()._pop()
@@ -68,8 +71,12 @@ class _Alarm:
     """Ends a sleep."""
 
     def __init__(self) -> None:
-        self._rung = asyncio.Event()
-        self.ring = self._rung.set
+        self._rung, self._loop = asyncio.Event(), asyncio.get_running_loop()
+
+    def ring(self) -> None:
+        """Ring, from any thread."""
+        with suppress(RuntimeError):  # the event loop has ended
+            self._loop.call_soon_threadsafe(self._rung.set)
 
     async def sleep(self, seconds: float) -> bool:
         """Sleep until it rings; return whether it did."""
@@ -179,6 +186,11 @@ class AsyncListeningWaiter(ListeningLoop):
         self._woken = True
         self._alarm.ring()
 
+    def has_ended(self) -> bool:
+        if self._ear is not None:
+            self._ear.read()  # what was notified is no sign of its end
+        return has_driver_ended(self._driver)
+
     async def close(self) -> None:
         await asyncio.shield(self._close())
 
@@ -199,6 +211,7 @@ class AsyncWorker(WorkerLoop):
     """
 
     _pause = staticmethod(asyncio.sleep)
+    _signals = staticmethod(stopping_in_loop)
     _patience = 1.0
 
     def __init__(
@@ -221,24 +234,7 @@ class AsyncWorker(WorkerLoop):
         finally:
             for task in background:
                 task.cancel()
-
-    @contextmanager
-    def _signals(self) -> Iterator[None]:
-        """Stop at SIGTERM and SIGINT, if the event loop can handle them."""
-        loop, names = asyncio.get_running_loop(), (signal.SIGTERM, signal.SIGINT)
-        heard = []
-        if self._settings.signals:
-            for name in names:
-                try:
-                    loop.add_signal_handler(name, self.stop)
-                except (NotImplementedError, RuntimeError, ValueError):  # not the main thread
-                    break
-                heard.append(name)
-        try:
-            yield
-        finally:
-            for name in heard:
-                loop.remove_signal_handler(name)
+            await asyncio.gather(*background, return_exceptions=True)
 
     def _busy(self) -> int:
         return len(self._tasks)

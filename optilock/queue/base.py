@@ -49,6 +49,7 @@ from optilock.queue.messages import (
     require_receipts,
 )
 from optilock.queue.sending import KEEP
+from optilock.queue.waiters import RestingWaiters
 from optilock.queue.worker_state import Settings, backoff
 from optilock.tables.queue import LONGEST, NAME, message_tables
 
@@ -105,7 +106,7 @@ class Calls(OnConnections[Caller], Generic[Caller, Handler, WorkerT]):
         buried = replace(limits, max_receives=None)
         there = Place(self.tables, self.tenant, limits.dead_letters, clock)
         self._dead = Operations(database_of(sync.dialect).messages(there), buried)
-        self._waiters: list[Any] = []
+        self._resting = RestingWaiters()
         # Another pool may give one connection to several callers, or have only one.
         self._keeps = isinstance(sync.pool, QueuePool) and sync.pool.size() != 1
 
@@ -143,9 +144,7 @@ class Calls(OnConnections[Caller], Generic[Caller, Handler, WorkerT]):
     @dual_method
     async def close(self) -> None:
         """Give back the connections that the queue keeps. It can be used again."""
-        waiters, self._waiters = self._waiters, []
-        for waiter in waiters:
-            await result_of(waiter.close())
+        await self._resting.close(self.connections.home())
         await result_of(self.connections.close())
 
     # -- sending ---------------------------------------------------------------------------------
@@ -223,8 +222,7 @@ class Calls(OnConnections[Caller], Generic[Caller, Handler, WorkerT]):
         except BaseException:
             await result_of(waiter.close())
             raise
-        waiter.reset()
-        self._waiters.append(waiter)
+        self._resting.put(self.connections.home(), waiter)
         return Received(found, expired)
 
     def _receiving(
@@ -241,10 +239,8 @@ class Calls(OnConnections[Caller], Generic[Caller, Handler, WorkerT]):
         return milliseconds("visibility", visibility, least=0.001)
 
     async def _free_waiter(self) -> Any:
-        try:
-            return self._waiters.pop()
-        except IndexError:
-            return await result_of(self.waiter())
+        resting = await self._resting.take(self.connections.home())
+        return resting or await result_of(self.waiter())
 
     def waiter(self) -> Any:
         """Return an object that waits for messages: see :mod:`optilock.queue.waiters`."""

@@ -119,6 +119,10 @@ class KeptConnections(Generic[C]):
 
     # -- in a shell ------------------------------------------------------------------------------
 
+    def home(self) -> object:
+        """Return what may use a connection that is opened now: a process, or an event loop."""
+        raise NotImplementedError
+
     async def _open(self) -> C:
         raise NotImplementedError
 
@@ -137,13 +141,19 @@ class Connections(ThreadClass, KeptConnections[Connection]):
 
     def __init__(self, engine: Engine, store: Messages, *, keeps: bool) -> None:
         super().__init__(engine, store, keeps=keeps)
-        self._process = os.getpid()
+        self._process = self.home()
+        #: Of the process that forked this one. To forget them would roll back on its lines.
+        self._of_parent: list[Connection] = []
         self._lock = threading.Lock()
+
+    def home(self) -> int:
+        return os.getpid()
 
     def _pop(self) -> Connection | None:
         with self._lock:
-            if self._process != os.getpid():  # after a fork they are the parent's
-                self._idle, self._process = [], os.getpid()
+            if self._process != self.home():
+                self._of_parent += self._idle
+                self._idle, self._process = [], self.home()
             return super()._pop()
 
     def _put(self, connection: Connection) -> bool:

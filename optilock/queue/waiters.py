@@ -10,6 +10,7 @@ often, then once a second.
 
 ``wait(seconds)`` returns when there may be messages, or after :meth:`~PollingLoop.wake`, which any
 thread and a signal's handler may call. ``reset()`` follows a receive, and makes waits short again.
+A waiter that rests may lose its connection: :class:`RestingWaiters` asks it with ``has_ended()``.
 
 Both begin with a query for the time at which the next hidden message becomes visible: one that is
 delayed, or one whose receiver may be dead.
@@ -17,7 +18,7 @@ delayed, or one whose receiver may be dead.
 
 from __future__ import annotations
 
-import select
+import selectors
 import socket
 import time
 from collections.abc import Callable
@@ -27,7 +28,7 @@ from typing import Any, TypeVar
 from sqlalchemy import Connection, Engine
 
 from optilock.coroutines import ThreadClass, dual_method, result_of
-from optilock.dialects.connections import give_back
+from optilock.dialects.connections import give_back, has_driver_ended
 from optilock.dialects.queue_sql import Messages
 from optilock.queue.connections import open_connection
 
@@ -53,6 +54,39 @@ class NoWaiter:
     """The waiter of a worker that has lost its connection: it does not wait."""
 
     wait = wake = reset = close = lambda self, *_: None
+
+
+class RestingWaiters:
+    """The waiters of a queue between two calls that wait."""
+
+    def __init__(self) -> None:
+        #: Each with its home: the process, or the event loop, that may use it.
+        self._waiters: list[tuple[object, Any]] = []
+
+    def put(self, home: object, waiter: Any) -> None:
+        waiter.reset()
+        self._waiters.append((home, waiter))
+
+    async def take(self, home: object) -> Any:
+        """Return a waiter that still listens; ``None`` if none rests."""
+        while (waiter := self._pop(home)) is not None:
+            if not waiter.has_ended():
+                return waiter
+            await result_of(waiter.close())
+        return None
+
+    async def close(self, home: object) -> None:
+        while (waiter := self._pop(home)) is not None:
+            await result_of(waiter.close())
+
+    def _pop(self, home: object) -> Any:
+        """Forget those of another home: a process that has forked, a loop that has ended."""
+        with suppress(IndexError):
+            while True:
+                made_in, waiter = self._waiters.pop()
+                if made_in == home:
+                    return waiter
+        return None
 
 
 class PollingLoop(_Interval):
@@ -83,6 +117,9 @@ class PollingLoop(_Interval):
 
     def wake(self) -> None:
         self._alarm.ring()
+
+    def has_ended(self) -> bool:
+        return False  # it has no connection of its own
 
     @dual_method
     async def close(self) -> None:
@@ -161,6 +198,11 @@ class Ear:
 
 # -- for threads -----------------------------------------------------------------------------------
 
+#: Not ``select()``, which refuses the lines of a process that has more than a thousand files open;
+#: and not one that needs a file itself.
+_Selector: type[selectors.BaseSelector]
+_Selector = getattr(selectors, "PollSelector", selectors.SelectSelector)
+
 
 class Alarm:
     """Ends a sleep. A signal's handler may ring it, unlike a ``threading.Event``."""
@@ -176,7 +218,10 @@ class Alarm:
 
     def sleep(self, seconds: float, *others: Any) -> bool:
         """Sleep until it rings, or until there is something to read from one of the others."""
-        ready, _, _ = select.select([self._out, *others], [], [], max(0.0, seconds))
+        with _Selector() as selector:
+            for line in (self._out, *others):
+                selector.register(line, selectors.EVENT_READ)
+            ready = [key.fileobj for key, _ in selector.select(max(0.0, seconds))]
         rang = self._out in ready
         if rang:
             with suppress(OSError):
@@ -236,6 +281,10 @@ class ListeningWaiter(ThreadClass, ListeningLoop):
 
     def wake(self) -> None:
         self._alarm.ring()
+
+    def has_ended(self) -> bool:
+        self._ear.read()  # what was notified is no sign of its end
+        return has_driver_ended(self._ear.driver)
 
     def close(self) -> None:
         self._ear.close()

@@ -20,20 +20,17 @@ that, unfinished messages become visible by themselves, as they do when the proc
 
 from __future__ import annotations
 
-import queue as threads
-import signal
-import threading
 import time
-from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Coroutine
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from sqlalchemy.exc import DBAPIError
 
 from optilock import events
-from optilock.coroutines import result_of, run_to_end
+from optilock.coroutines import result_of
 from optilock.dialects import Cause
-from optilock.dialects.transient import cause_of
+from optilock.dialects.transient import cause_of, is_transient
 from optilock.queue.errors import MessageNotFound, ReceiptExpired
 from optilock.queue.handler_failures import Failure, failure_of
 from optilock.queue.handler_transactions import HandlerTransactions
@@ -41,19 +38,17 @@ from optilock.queue.messages import MOST, Message
 from optilock.queue.waiters import NoWaiter
 from optilock.queue.worker_state import (
     AFTER_AN_ERROR,
-    IDLE,
     LOCK_WAIT,
     TICK,
     TOGETHER,
     HandlerTimeout,
     HeldMessages,
     Settings,
-    ThreadLock,
+    Silence,
     can_continue_after,
     log_failure,
     log_locked,
     log_lost,
-    log_no_answer,
 )
 
 
@@ -66,6 +61,8 @@ class WorkerLoop:
     _patience = 0.0
     #: Sleep for seconds.
     _pause: Callable[[float], Any]
+    #: Call a function at SIGTERM and SIGINT, during a block.
+    _signals: Callable[[Callable[[], None]], AbstractContextManager[None]]
 
     def __init__(self, queue: Any, handler: Callable[..., Any], sessions: Any, settings: Settings):
         """``queue`` is a ``Queue`` or an ``AsyncQueue``, which makes its workers."""
@@ -79,6 +76,7 @@ class WorkerLoop:
         self._done: list[Message] = []
         self._done_since = 0.0
         self._waiter: Any = NoWaiter()
+        self._silence = Silence(queue.name)
         self._transactions = HandlerTransactions(queue)
 
     def stop(self) -> None:
@@ -87,9 +85,9 @@ class WorkerLoop:
         self._waiter.wake()
 
     async def _run(self) -> None:
-        self._waiter = await result_of(self._queue.waiter())
         try:
-            with self._signals():
+            with self._signals(self.stop) if self._settings.signals else nullcontext():
+                await self._start_waiting()
                 while not self._stopped:
                     await self._step()
         finally:
@@ -97,6 +95,16 @@ class WorkerLoop:
                 await self._finish()
             finally:
                 await result_of(self._waiter.close())
+
+    async def _start_waiting(self) -> None:
+        """Open the first waiter, when the server is there. A wrong password ends the worker."""
+        try:
+            self._waiter = await result_of(self._queue.waiter())
+        except Exception as error:
+            if isinstance(error, DBAPIError) and not is_transient(error):
+                raise
+            self._require_no_answer(error)
+            await self._recover()
 
     # -- the loop --------------------------------------------------------------------------------
 
@@ -113,7 +121,7 @@ class WorkerLoop:
     def _require_no_answer(self, error: Exception) -> None:
         if not can_continue_after(error):
             raise error
-        log_no_answer(self._queue.name, error)
+        self._silence.note(error)
 
     async def _recover(self) -> None:
         """Open another waiter: its connection may be the one that was lost."""
@@ -273,7 +281,7 @@ class WorkerLoop:
             try:
                 await self._give_up_late(timeout + self._patience)
             except Exception as error:
-                log_no_answer(self._queue.name, error)
+                self._silence.note(error)
 
     async def _give_up_late(self, seconds: float) -> None:
         """Go on without the handlers that do not return, and fail their messages."""
@@ -294,7 +302,7 @@ class WorkerLoop:
             try:
                 await self._beat_once()
             except Exception as error:
-                log_no_answer(self._queue.name, error)
+                self._silence.note(error)
 
     async def _beat_once(self) -> None:
         async with self._lock:
@@ -337,12 +345,6 @@ class WorkerLoop:
 
     # -- in a shell ------------------------------------------------------------------------------
 
-    @contextmanager
-    def _signals(self) -> Iterator[None]:
-        """Stop at SIGTERM and SIGINT."""
-        raise NotImplementedError
-        yield
-
     def _busy(self) -> int:
         """Return the number of running handlers."""
         raise NotImplementedError
@@ -378,117 +380,3 @@ class WorkerLoop:
 
     def _returned(self, message: Message) -> None:
         """Note that a handler has ended whose message the worker does not hold any more."""
-
-
-class Worker(WorkerLoop):
-    """The loop of one process over one queue, with handlers in threads."""
-
-    _pause = staticmethod(time.sleep)
-
-    def __init__(
-        self, queue: Any, handler: Callable[..., object], sessions: Any, settings: Settings
-    ) -> None:
-        super().__init__(queue, handler, sessions, settings)
-        self._lock = ThreadLock()
-        self._asleep = False
-        self._started = 0
-        #: Receipts of the messages whose handlers were given up, and have not ended.
-        self._left: set[str | None] = set()
-        self._next: threads.SimpleQueue[Message | None] = threads.SimpleQueue()
-        self._over: threads.SimpleQueue[tuple[Message, Failure | None]]
-        self._over = threads.SimpleQueue()
-
-    def run(self) -> None:
-        """Work until it is stopped."""
-        for _ in range(self._settings.concurrency):
-            self._start_thread()
-        ended = threading.Event()
-        background = [
-            threading.Thread(
-                target=lambda loop=loop: run_to_end(loop(ended.wait)),
-                daemon=True,
-                name="optilock-heartbeat",
-            )
-            for loop in self._background()
-        ]
-        for thread in background:
-            thread.start()
-        try:
-            run_to_end(self._run())
-        finally:
-            ended.set()
-            for thread in background:
-                thread.join()
-            for _ in range(self._started):  # a thread that was left ends when its handler does
-                self._next.put(None)
-
-    @contextmanager
-    def _signals(self) -> Iterator[None]:
-        """Stop at SIGTERM and SIGINT, if this is the main thread."""
-        if not self._settings.signals or threading.current_thread() is not threading.main_thread():
-            yield
-            return
-        names = (signal.SIGTERM, signal.SIGINT)
-        before = {one: signal.signal(one, lambda *_: self.stop()) for one in names}
-        try:
-            yield
-        finally:
-            for one, handler in before.items():
-                signal.signal(one, handler)
-
-    def _busy(self) -> int:
-        return len(self._held.running)
-
-    async def _sleep(self) -> None:
-        self._asleep = True
-        if self._over.empty() and not self._stopped:
-            self._waiter.wait(IDLE)
-        self._asleep = False
-
-    async def _collect(self, seconds: float) -> None:
-        with suppress(threads.Empty):
-            if seconds:
-                await self._finished(*self._over.get(timeout=seconds))
-            while True:
-                await self._finished(*self._over.get_nowait())
-
-    # -- threads ---------------------------------------------------------------------------------
-
-    def _leave(self, message: Message) -> None:
-        self._left.add(message.receipt)
-        self._start_thread()
-
-    def _returned(self, message: Message) -> None:
-        if message.receipt in self._left:  # its thread takes messages again: one too many
-            self._left.remove(message.receipt)
-            self._started -= 1
-            self._next.put(None)
-
-    def _start_thread(self) -> None:
-        self._started += 1
-        threading.Thread(target=self._work, daemon=True, name="optilock-handler").start()
-
-    def _begin(self, message: Message) -> None:
-        self._next.put(message)
-
-    def _work(self) -> None:
-        while (message := self._next.get()) is not None:
-            failure = None
-            try:
-                self._handle(message)
-            except BaseException as error:
-                failure = failure_of(error)
-            self._transactions.over(message)
-            self._over.put((message, failure))
-            if self._asleep:
-                self._waiter.wake()
-
-    def _handle(self, message: Message) -> None:
-        if self._sessions is None:
-            self._handler(message)
-            return
-        with self._sessions() as session, session.begin():
-            self._queue.delete(message, session=session)  # first: this locks it for the handler
-            self._transactions.begun(message, session.connection())
-            self._held.has_lock(message)
-            self._handler(message, session)

@@ -16,8 +16,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DBAPIError, TimeoutError
 
+from optilock.dialects import database_of_error
 from optilock.dialects.transient import commit_outcome_unknown, is_transient
 from optilock.errors import CommitOutcomeUnknown, ConfigurationError
 from optilock.queue.errors import QueueError
@@ -42,15 +43,17 @@ IDLE = 60.0
 
 
 def can_continue_after(error: BaseException) -> bool:
-    """Return whether a worker tries again: after transient errors, and without a connection.
+    """Return whether a worker tries again.
 
-    It does so after a lost answer to COMMIT, too: a worker may send its own statements twice.
+    It does so after transient errors, without a connection, and while the server is hindered. A
+    lost answer to COMMIT is no reason to end either: a worker may send its own statements twice.
     """
-    if is_transient(error) or isinstance(error, CommitOutcomeUnknown):
+    if is_transient(error) or isinstance(error, (CommitOutcomeUnknown, TimeoutError)):
         return True
     if not isinstance(error, DBAPIError):
         return False
-    return error.statement is None or commit_outcome_unknown(error)
+    hindered = database_of_error(error.orig).is_hindered(error)
+    return hindered or error.statement is None or commit_outcome_unknown(error)
 
 
 class HandlerTimeout(QueueError):
@@ -205,5 +208,17 @@ def log_locked(queue: str, number: int) -> None:
     )
 
 
-def log_no_answer(queue: str, error: BaseException) -> None:
-    _log.warning("The queue %s does not answer: %s", queue, type(error).__name__)
+class Silence:
+    """The log of a database that does not answer: one line a minute, however often it is asked."""
+
+    _INTERVAL = 60.0
+
+    def __init__(self, queue: str) -> None:
+        self._queue = queue
+        self._due = 0.0
+
+    def note(self, error: BaseException) -> None:
+        now = time.monotonic()
+        if now >= self._due:
+            self._due = now + self._INTERVAL
+            _log.warning("The queue %s does not answer: %s", self._queue, type(error).__name__)

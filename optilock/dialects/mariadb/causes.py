@@ -30,6 +30,8 @@ class MariaDBCodes(ErrorCodes):
     forbidden = frozenset({1044, 1142, 1143, 1227, 1419})
     #: A transaction, or a server; the code of the second one is also that of other options.
     read_only = frozenset({1792, 1290, 1836})
+    #: A full disk or table, twice; errors of a file; KILL QUERY and limits of time.
+    hindrances = frozenset({1021, 1114, 3, 1026, 1317, 1969, 3024})
     #: CHECK of MariaDB and of MySQL, out of range in a column and in an expression, SIGNAL.
     unstorable = frozenset({4025, 3819, 1264, 1690, 1644})
     causes_at_commit = by_code(

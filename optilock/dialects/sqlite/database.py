@@ -179,6 +179,8 @@ class SQLite(Database):
     drivers = ("sqlite3", "aiosqlite", "pysqlcipher3", "sqlcipher3")
     #: READONLY and AUTH.
     forbidden = frozenset({8, 23})
+    #: READONLY, INTERRUPT, IOERR, FULL and CANTOPEN.
+    hindrances = frozenset({8, 9, 10, 13, 14})
     #: CONSTRAINT_CHECK, CONSTRAINT_TRIGGER.
     unstorable = frozenset({275, 1811})
     causes = MappingProxyType(

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import multiprocessing
+import os
+import signal
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,6 +18,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker
 from optilock import ConfigurationError
 from optilock.queue import AsyncQueue, Draft, Queue, ReceiptExpired
 from tests.database.queue.test_queue_vectors import EMPTY, VECTORS, Run
+from tests.database.queue.test_worker_end import sleep_in_child
 from tests.engines import Target
 from tests.support.queues import CLOCK, lose_all_connections, make_tables, shift
 
@@ -265,5 +270,98 @@ def test_a_worker_writes_in_the_transaction_that_deletes(async_engine, sync, run
             await asyncio.wait_for(running, 10)
             assert sorted(message.body for message in await other.receive(9)) == [0, 1, 2, 3]
             await other.close()
+
+    runner.run(story())
+
+
+# -- threads, event loops, signals and lost connections --------------------------------------------
+
+
+@pytest.mark.engines("postgresql", "asyncpg")
+def test_another_thread_can_stop_a_worker_that_sleeps(async_engine, sync, runner):
+    async def story() -> None:
+        async with AsyncQueue(async_engine, "real") as ours:
+            worker = ours.worker(print, heartbeat=False)
+            running = asyncio.create_task(worker.run())
+            await asyncio.sleep(0.3)
+            threading.Timer(0.2, worker.stop).start()
+            done, _ = await asyncio.wait({running}, timeout=5)
+            assert done
+
+    runner.run(story())
+
+
+@pytest.mark.engines("sqlite-wal")
+def test_a_signal_stops_all_workers_of_an_event_loop(async_engine, sync, runner):
+    async def story() -> None:
+        queues = [AsyncQueue(async_engine, name) for name in "ab"]
+        running = [asyncio.create_task(one.worker(print).run()) for one in queues]
+        await asyncio.sleep(0.2)
+        os.kill(os.getpid(), signal.SIGTERM)
+        await asyncio.wait_for(asyncio.gather(*running), 5)
+        for one in queues:
+            await one.close()
+
+    runner.run(story())
+
+
+@pytest.mark.engines("sqlite-wal")
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_the_end_of_a_forked_process_stops_no_worker(async_engine, sync, runner):
+    """It has inherited the line on which the event loop learns of signals."""
+    forking = multiprocessing.get_context("fork")
+
+    async def story() -> None:
+        ended: list[Any] = []
+
+        async def handle(message: Any) -> None:
+            heard, said = forking.Pipe()
+            child = forking.Process(target=sleep_in_child, args=(said,))
+            child.start()
+            await asyncio.to_thread(heard.recv)
+            child.terminate()
+            await asyncio.to_thread(child.join, 10)
+            ended.append(child.exitcode)
+            child.kill()
+
+        async with AsyncQueue(async_engine, "real") as ours:
+            worker = ours.worker(handle)
+            running = asyncio.create_task(worker.run())
+            for _ in range(2):
+                await ours.send("a")
+            await until(lambda: _is(ended == [-signal.SIGTERM] * 2))
+            assert not running.done()
+            worker.stop()
+            await asyncio.wait_for(running, 10)
+
+    runner.run(story())
+
+
+@pytest.mark.engines("sqlite-wal")
+def test_a_queue_waits_in_one_event_loop_after_another(async_engine, sync):
+    ours = AsyncQueue(async_engine, "real")
+
+    async def story() -> None:
+        assert await ours.receive(wait=0.05) == []
+        await ours.connections.close()
+        await async_engine.dispose()
+
+    for _ in range(2):
+        asyncio.run(story())
+
+
+@pytest.mark.engines("postgresql", "asyncpg", "mariadb-asyncmy")
+def test_connections_that_ended_while_they_rested_are_replaced(
+    async_database, async_engine, sync, runner
+):
+    async def story() -> None:
+        async with AsyncQueue(async_engine, "real") as ours:
+            assert await ours.receive(wait=0.05) == []
+            lose_all_connections(async_database)
+            await asyncio.sleep(0.1)
+            assert await ours.receive(wait=0.05) == []
+            lose_all_connections(async_database)
+            await asyncio.sleep(0.1)
+            await ours.send("a")  # it does not know whether it is sent if its connection is lost
 
     runner.run(story())

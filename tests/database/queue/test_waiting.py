@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import multiprocessing
 import threading
 import time
 from collections.abc import Iterator
@@ -11,9 +13,10 @@ import pytest
 from sqlalchemy import event, text
 from sqlalchemy.orm import Session
 
+from optilock.coroutines import run_to_end
 from optilock.queue import Queue
 from optilock.queue.waiters import ListeningWaiter, PollingWaiter
-from tests.support.queues import made, make_tables
+from tests.support.queues import lose_all_connections, made, make_tables
 
 pytestmark = pytest.mark.engines("sqlite-wal", "postgresql", "mariadb")
 
@@ -184,3 +187,58 @@ def test_who_waits_can_be_woken(queue):
     waiter.wait(10)
     assert time.monotonic() - begin < 5
     waiter.close()
+
+
+@pytest.mark.engines("postgresql")
+def test_a_waiter_whose_connection_ended_while_it_rested_is_replaced(queue, database):
+    for _ in range(2):
+        assert queue.receive(wait=0.05) == []
+        lose_all_connections(database)
+
+
+@pytest.mark.engines("postgresql")
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_process_listens_on_a_connection_of_its_own(queue):
+    def listening() -> int:
+        waiter = run_to_end(queue._free_waiter())
+        queue._resting.put(queue.connections.home(), waiter)
+        return waiter._ear._own
+
+    def child(said: Any) -> None:
+        queue.engine.dispose(close=False)
+        said.send(listening())
+
+    assert queue.receive(wait=0.05) == []
+    ours = listening()
+    assert ours == listening()  # it rests in between
+    assert in_a_fork(child) != ours
+
+
+@pytest.mark.engines("mariadb")
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_process_sends_nothing_on_a_connection_that_its_parent_keeps(queue):
+    """The pool would roll back on it as soon as the child has no use for it."""
+    number = text("SHOW SESSION STATUS LIKE 'Com_rollback'")
+
+    def child(said: Any) -> None:
+        queue.engine.dispose(close=False)
+        queue.send("from the child")
+        gc.collect()
+        said.send("done")
+
+    def rollbacks() -> Any:
+        return queue.connections.run(lambda connection: connection.execute(number).one()[1])
+
+    before = rollbacks()
+    assert in_a_fork(child) == "done"
+    assert rollbacks() == before
+
+
+def in_a_fork(work: Any) -> Any:
+    forking = multiprocessing.get_context("fork")
+    heard, said = forking.Pipe()
+    process = forking.Process(target=work, args=(said,))
+    process.start()
+    assert heard.poll(20)
+    process.join(20)
+    return heard.recv()

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import logging
+import multiprocessing
+import os
+import resource
+import signal
 import threading
 import time
+from contextlib import closing
 
 import pytest
-from sqlalchemy import event
+from optilock_apps.servers import free_port
+from sqlalchemy import create_engine, event, make_url, text
+from sqlalchemy.exc import OperationalError
 
 from optilock.coroutines import run_to_end
+from optilock.queue import Queue
+from optilock.queue.worker_state import can_continue_after
 from tests.database.queue.test_worker import Running, left, until
 from tests.database.queue.test_worker import queue as queue
 from tests.support.queues import lose_all_connections
@@ -131,3 +140,127 @@ def left_now(queue):
         return left(queue)
     except Exception:  # this connection was lost, too
         return None
+
+
+# -- what hinders the database for a while ---------------------------------------------------------
+
+
+@pytest.mark.engines("postgresql", "mariadb")
+def test_a_worker_waits_for_a_connection_of_the_pool(queue, database):
+    engine = database.engine(pool_size=1, max_overflow=0, pool_timeout=0.1)
+    handled = []
+    with closing(engine.connect()) as held, Queue(engine, "work") as ours:
+        queue.send("a")
+        with Running(ours.worker(lambda message: handled.append(message.body))):
+            time.sleep(0.4)
+            held.close()
+            until(lambda: handled == ["a"])
+    engine.dispose()
+
+
+#: Of each server: a limit of time for statements, and what keeps them waiting.
+SLOW = {
+    "postgresql": (
+        {"options": "-c statement_timeout=200"},
+        "LOCK TABLE optilock_message IN ACCESS EXCLUSIVE MODE",
+    ),
+    "mariadb": (
+        {"init_command": "SET max_statement_time=0.2"},
+        "LOCK TABLES optilock_message WRITE",
+    ),
+}
+
+
+@pytest.mark.engines("postgresql", "mariadb")
+def test_a_worker_outlives_statements_that_the_server_interrupts(queue, database, caplog):
+    limit, lock = SLOW[database.family]
+    engine = database.engine(connect_args=limit)
+    handled = []
+    with (
+        Queue(engine, "work") as ours,
+        Running(ours.worker(lambda message: handled.append(message.body))) as running,
+    ):
+        with queue.engine.connect() as connection:
+            connection.execute(text(lock))
+            running.worker._waiter.wake()
+            until(lambda: "does not answer" in caplog.text)
+            connection.invalidate()
+        queue.send("a")
+        until(lambda: handled == ["a"])
+    engine.dispose()
+
+
+@pytest.mark.engines("sqlite-wal")
+@pytest.mark.parametrize("hindrance", ["query_only = 1", "max_page_count = 1"])
+def test_a_full_or_read_only_database_ends_no_worker(queue, hindrance):
+    with queue.engine.connect() as connection:
+        connection.exec_driver_sql(f"PRAGMA {hindrance}")
+        with pytest.raises(OperationalError) as caught:
+            Queue.send(queue, "x" * 100_000, session=connection)
+        connection.invalidate()
+    assert can_continue_after(caught.value)
+
+
+@pytest.mark.engines("postgresql", "mariadb")
+def test_a_worker_waits_for_its_server_and_logs_one_line_a_minute(database, monkeypatch, caplog):
+    monkeypatch.setattr("optilock.queue.worker.AFTER_AN_ERROR", 0.02)
+    engine = create_engine(make_url(database.url).set(host="127.0.0.1", port=free_port()))
+    asked = []
+    event.listen(engine, "do_connect", lambda *given: asked.append(given))
+    with Queue(engine, "work") as ours, Running(ours.worker(print)):
+        until(lambda: len(asked) > 3)
+    assert caplog.text.count("does not answer") == 1
+    engine.dispose()
+
+
+@pytest.mark.engines("postgresql")
+def test_a_worker_that_the_server_does_not_know_ends_at_its_start(database):
+    engine = create_engine(make_url(database.url).set(database="no_such_database"))
+    with Queue(engine, "work") as ours, pytest.raises(OperationalError, match="no_such_database"):
+        ours.worker(print).run()
+    engine.dispose()
+
+
+# -- its process -----------------------------------------------------------------------------------
+
+
+@pytest.mark.engines("sqlite-wal", "postgresql")
+def test_a_worker_runs_in_a_process_with_many_open_files(queue):
+    """``select()`` would refuse a file with a number above 1023."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (2048, before[1]))
+    files = [os.open(os.devnull, os.O_RDONLY) for _ in range(1024)]
+    try:
+        assert queue.receive(wait=0.05) == []
+    finally:
+        for one in files:
+            os.close(one)
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+def sleep_in_child(said) -> None:
+    said.send("begun")
+    time.sleep(30)
+
+
+@pytest.mark.engines("sqlite-wal")
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_handler_can_terminate_a_process_that_it_forks(queue):
+    """It is no worker, so the signal does there what it did before."""
+    forking, ended = multiprocessing.get_context("fork"), []
+
+    def handle(message):
+        heard, said = forking.Pipe()
+        child = forking.Process(target=sleep_in_child, args=(said,))
+        child.start()
+        heard.recv()
+        child.terminate()
+        child.join(10)
+        ended.append(child.exitcode)
+        child.kill()
+        worker.stop()
+
+    worker = queue.worker(handle)
+    queue.send("a")
+    worker.run()
+    assert ended in ([-signal.SIGTERM], [1])  # pytest has a handler of its own
