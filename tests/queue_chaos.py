@@ -140,7 +140,7 @@ def run(url: str, plan: Plan) -> Outcome:
 
 
 def _kill_now_and_then(queue: Queue, url: str, log: str, plan: Plan) -> tuple[int, float, int]:
-    """Return the kills, the time of the last one, and the messages that are left a minute later."""
+    """Return the kills, the time of the last one, and the messages that are left long after it."""
     chance, kills = random.Random(plan.seed), 0
 
     def start() -> Any:
@@ -151,7 +151,7 @@ def _kill_now_and_then(queue: Queue, url: str, log: str, plan: Plan) -> tuple[in
     running = [start() for _ in range(plan.workers)]
     last, left = time.monotonic(), plan.messages
     try:
-        while kills < plan.kills or (left and time.monotonic() - last < 60):
+        while kills < plan.kills or (left and time.monotonic() - last < 200):
             time.sleep(0.25)
             left = _left(queue)
             if kills < plan.kills and left < plan.messages:

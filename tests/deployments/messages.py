@@ -54,7 +54,7 @@ def messages(
     return Counter({unit: found[unit] for unit in sent})
 
 
-def _until_booked(plain: Engine, count: int, seconds: float = 40.0) -> None:
+def _until_booked(plain: Engine, count: int, seconds: float = 90.0) -> None:
     until = time.monotonic() + seconds
     with plain.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
         while len(connection.scalars(select(Booking.id)).all()) < count:

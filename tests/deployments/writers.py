@@ -54,8 +54,10 @@ Step = Callable[[Session], Any]
 Story = Generator[Step, Any, None]
 _ACCOUNTS = 20
 #: Seconds for which a unit is tried.
-DEADLINE = 10.0
+DEADLINE = 30.0
 LONGEST_WAIT = 0.5
+#: Seconds: writers who have stored too little go on for no longer.
+_LIMIT = 60.0
 
 
 class Base(DeclarativeBase):
@@ -164,6 +166,11 @@ class Tally:
         else:
             self.refused[unit] = f"{type(error).__name__}: {error}", seconds
 
+    def goes_on(self, until: float, at_least: int) -> bool:
+        """Return whether it is not yet that time, or a slow machine has stored too few units."""
+        left = until - time.monotonic()
+        return left > 0 or (len(self.stored) < at_least and left > -_LIMIT)
+
     def retried(self, event: Any) -> None:
         self.retries += 1
 
@@ -193,9 +200,13 @@ def write(
     *,
     story: str = "units",
     writers: int = 8,
+    at_least: int = 0,
     meanwhile: Callable[[], object] = int,
 ) -> Tally:
-    """Let threads write for so long; ``meanwhile`` is called beside them, and may take longer."""
+    """Let threads write for so long, and until ``at_least`` so many units are stored.
+
+    ``meanwhile`` is called beside them, and may take longer.
+    """
     tally, until, over = Tally(), time.monotonic() + seconds, threading.Event()
     again, patience = tally.policies
 
@@ -211,7 +222,7 @@ def write(
                 answer = in_unit(steps.send(answer))
 
     def writer() -> None:
-        while not over.is_set() or time.monotonic() < until:
+        while not over.is_set() or tally.goes_on(until, at_least):
             unit, began, failed = uuid4().hex, time.monotonic(), None
             try:
                 tell(unit, random.randint(1, _ACCOUNTS))
@@ -237,6 +248,7 @@ async def awrite(
     *,
     story: str = "units",
     writers: int = 8,
+    at_least: int = 0,
     meanwhile: Callable[[], object] = int,
 ) -> Tally:
     """The same by tasks; ``meanwhile`` runs in a thread."""
@@ -256,7 +268,7 @@ async def awrite(
                 answer = await in_unit(steps.send(answer))
 
     async def writer() -> None:
-        while not beside.done() or time.monotonic() < until:
+        while not beside.done() or tally.goes_on(until, at_least):
             unit, began, failed = uuid4().hex, time.monotonic(), None
             try:
                 await tell(unit, random.randint(1, _ACCOUNTS))

@@ -19,7 +19,9 @@ CLIENTS = 16
 def loaded(database: Any, targets: Targets, tmp_path: Path) -> Any:
     def loaded(seconds: float, **options: Any) -> Outcome:
         usual = {"way": "units", "faults": False, "broken": None, "exactly_once": False}
-        asked = Namespace(**{**usual, "clients": CLIENTS, "first": 1, **options}, seconds=seconds)
+        asked = Namespace(
+            **{**usual, "clients": CLIENTS, "first": 1, "at_least": 21, **options}, seconds=seconds
+        )
         with quiet(), place(database.name, targets, tmp_path, CLIENTS) as here:
             return load(here, asked, tmp_path)
 
@@ -45,14 +47,14 @@ def test_serializable_units_show_no_cycle(loaded: Any) -> None:
 @pytest.mark.engines("sqlite-wal")
 def test_without_versions_appends_are_lost(loaded: Any) -> None:
     """The test of the test."""
-    outcome = loaded(0.7, broken="versions")
+    outcome = loaded(0.7, broken="versions", at_least=200)
     assert outcome.broken["lost"]
 
 
 @pytest.mark.engines("sqlite-wal")
 def test_units_that_run_again_after_an_unknown_outcome_append_twice(loaded: Any) -> None:
     """The test of the test."""
-    outcome = loaded(2, broken="retry", faults=True)
+    outcome = loaded(2, broken="retry", faults=True, at_least=200)
     assert outcome.broken["doubled"], str(outcome)
 
 

@@ -96,7 +96,7 @@ def _answers(engine: Engine) -> bool:
         return False
 
 
-def _wait(until: Any, seconds: float = 20) -> None:
+def _wait(until: Any, seconds: float = 60) -> None:
     end = time.monotonic() + seconds
     while not until():
         assert time.monotonic() < end

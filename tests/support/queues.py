@@ -1,38 +1,46 @@
 """Queues in tests.
 
 ``made(engine, **options)``  the tables, and a queue in them, whose clock a test can move
-``shift(engine, seconds)``   move that clock
+``shift(engine, seconds)``   move that clock (:mod:`tests.support.clock`)
 ``queue``                    a fixture: a queue that is made so
 ``bodies(messages)``         what they say
+``Asked(engine)``            when statements are sent from now on
 ``lose_all_connections(database)``  as a failing server does
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator
+from itertools import pairwise
 from typing import Any
 
 import pytest
-from sqlalchemy import BigInteger, Column, Engine, MetaData, Table, insert, select, text, update
+from sqlalchemy import Engine, event, text
 
 from optilock.queue import Message, Queue
+from optilock.queue.waiters import LONGEST
 from optilock.tables.queue import message_tables
-from optilock.tokens.sql_functions import ServerTime, add_milliseconds
+from tests.support.clock import CLOCK, make_clock
+from tests.support.clock import shift as shift
 
-__all__ = ["CLOCK", "bodies", "lose_all_connections", "made", "make_tables", "queue", "shift"]
-
-_metadata = MetaData()
-_shift = Table("test_clock", _metadata, Column("milliseconds", BigInteger))
-#: The database's clock, and what a test has added: a SQL expression.
-CLOCK = add_milliseconds(ServerTime(), select(_shift.c.milliseconds).scalar_subquery())
+__all__ = [
+    "CLOCK",
+    "Asked",
+    "bodies",
+    "lose_all_connections",
+    "made",
+    "make_tables",
+    "queue",
+    "shift",
+]
 
 
 def make_tables(engine: Engine, *, clock: bool = False, **named: Any) -> None:
     message_tables(**named).messages.metadata.create_all(engine)
     if clock:
-        _metadata.create_all(engine)
         with engine.begin() as connection:
-            connection.execute(insert(_shift).values(milliseconds=0))
+            make_clock(connection)
 
 
 def made(engine: Engine, name: str = "work", **options: Any) -> Queue:
@@ -50,10 +58,26 @@ def bodies(messages: Iterable[Message]) -> list[Any]:
     return [message.body for message in messages]
 
 
-def shift(engine: Engine, seconds: float) -> None:
-    with engine.begin() as connection:
-        moved = _shift.c.milliseconds + round(seconds * 1000)
-        connection.execute(update(_shift).values(milliseconds=moved))
+class Asked:
+    """When an engine sends statements, from now on.
+
+    A busy machine is late with both, and sends no more statements for that.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self.times = [time.monotonic()]
+        event.listen(
+            engine, "before_cursor_execute", lambda *_: self.times.append(time.monotonic())
+        )
+
+    def is_silent(self) -> bool:
+        """After some statements, none has been sent for longer than any pause of one who asks."""
+        return len(self.times) > 1 and time.monotonic() - self.times[-1] > 2 * LONGEST
+
+    def is_seldom(self) -> bool:
+        """The last three came a second after another."""
+        last = self.times[1:][-3:]
+        return len(last) == 3 and all(b - a > 0.9 * LONGEST for a, b in pairwise(last))
 
 
 def lose_all_connections(database: Any) -> None:

@@ -16,6 +16,10 @@ from sqlalchemy import Engine, create_engine, text
 from sqlalchemy.orm import Session
 
 from optilock import is_transient, shares
+from tests.support.clock import CLOCK
+
+#: Its clock can be moved.
+WITHIN = shares.Shares(clock=CLOCK)
 
 
 def committed(engine: Engine, do: Callable[..., Any], *args: Any, **options: Any) -> Any:
@@ -34,7 +38,7 @@ def work(engine: Engine, name: str) -> int:
     others = done = 0
     while done < 3:
         try:
-            handle = committed(engine, shares.open, name, "RW", seconds=60)
+            handle = committed(engine, shares.open, name, "RW", seconds=600, within=WITHIN)
         except shares.SharingViolation:
             time.sleep(0.005)
             continue
@@ -58,8 +62,9 @@ def main(url: str, told: Connection) -> None:
         command, *rest = line.split()
         if command == "open":
             try:
-                seconds = float(rest[1]) if rest[1:] else 60
-                handle = committed(engine, shares.open, rest[0], "RW", seconds=seconds)
+                seconds = float(rest[1]) if rest[1:] else 3600
+                options = {"seconds": seconds, "within": WITHIN}
+                handle = committed(engine, shares.open, rest[0], "RW", **options)
             except shares.SharingViolation:
                 handle = None
             told.send(str(int(handle is not None)))

@@ -195,7 +195,7 @@ def test_a_holder_that_is_killed_leaves_neither_server_nor_folder(kind: str) -> 
     holder.wait()
     holder.stdout.close()
 
-    until = time.monotonic() + 30
+    until = time.monotonic() + 90
     while folder.exists() and time.monotonic() < until:
         time.sleep(0.05)
     assert not folder.exists()

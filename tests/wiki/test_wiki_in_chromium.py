@@ -29,8 +29,8 @@ TEA = "Boil the water.\nPut in the leaves.\nWait three minutes.\n"
 EARLY, LATE = TEA.replace("Boil", "Heat"), TEA.replace("three", "five")
 CLASH = TEA.replace("three", "four")
 
-#: Seconds. An open editor renews it every second.
-LEASE = "3"
+#: Seconds. An open editor renews it three times in them.
+LEASE = "5"
 
 Opened = Callable[..., Page]
 

@@ -58,7 +58,7 @@ def window(browser: Any, address: str, *, scripts: bool = True, width: int = 100
     context = browser.new_context(
         base_url=address, java_script_enabled=scripts, viewport={"width": width, "height": 900}
     )
-    context.set_default_timeout(30_000)
+    context.set_default_timeout(_LONG)
     return context.new_page()
 
 

@@ -299,7 +299,7 @@ def test_nobody_becomes_the_holder_between_a_write_and_its_commit(
         thread.start()
         assert not acquired.wait(0.3)
         session.commit()
-    thread.join(10)
+    thread.join(60)
     assert acquired.is_set()
     assert str(stored(filled)).count("in time") == many
 
@@ -322,7 +322,7 @@ def test_a_write_that_has_waited_for_the_next_holder_is_refused(filled: Engine) 
         thread.join(0.3)
         assert thread.is_alive()
         session.commit()
-    thread.join(10)
+    thread.join(60)
     assert said == ['all rows of Task (the name "every\'s row")']
     assert_untouched(filled)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import threading
-import time
 import uuid
 from collections.abc import Iterator
 from functools import partial
@@ -29,8 +28,10 @@ from optilock.leases import (
 )
 from optilock.testing import count_statements
 from optilock.tokens import Counter, Timestamp, Unique
+from optilock.tokens.sql_functions import ServerTime
 from tests.support.models import Base as Shared
 from tests.support.models import key
+from tests.support.waiting import until, until_a_lock_is_waited_for
 
 
 class Base(DeclarativeBase):
@@ -211,6 +212,8 @@ def test_an_acquire_that_was_lost_on_its_way_can_be_sent_again(cards: Engine) ->
 
 @pytest.mark.parametrize("of", [(Card, 1), Name("import", NAMES)], ids=["row", "name"])
 def test_every_state_in_real_time(cards: Engine, of: Any) -> None:
+    """What is to last, lasts for long, and what is to end, ends at once."""
+
     def state() -> str:
         with Session(cards) as session:
             return leases.look(session, of).state
@@ -220,22 +223,24 @@ def test_every_state_in_real_time(cards: Engine, of: Any) -> None:
             return call(session, *args, **options)
 
     assert state() == "available"
-    lease = do(leases.acquire, of, 0.4)
+    lease = do(leases.acquire, of, 50)
     assert state() == "leased"
     with pytest.raises(LeaseHeld):
-        do(leases.acquire, of, 0.4)
-    time.sleep(0.5)
-    assert state() == "expired"
+        do(leases.acquire, of, 50)
+    do(leases.release, lease)
+    lease = do(leases.acquire, of, 0.1)
+    until(lambda: state() == "expired")
     with pytest.raises(LeaseLost):
         do(leases.change, lease)
-    lease = do(leases.renew, lease)
-    assert state() == "leased"
-    do(leases.break_, of, after=0.3)
+    do(leases.renew, lease)
+    until(lambda: state() == "expired")
+    lease = do(leases.acquire, of, 50)
+    do(leases.break_, of, after=40)
     assert state() == "breaking"
     with pytest.raises(LeaseLost):
         do(leases.renew, lease)
-    time.sleep(0.4)
-    assert state() == "broken"
+    do(leases.break_, of, after=0.1)
+    until(lambda: state() == "broken")
     other = do(leases.acquire, of, 30)
     with pytest.raises(LeaseLost):
         do(leases.release, lease)
@@ -346,7 +351,7 @@ def test_nobody_becomes_the_holder_of_a_name_between_a_write_and_its_commit(
         thread.start()
         assert not taken.wait(0.3)
         session.commit()
-    thread.join(10)
+    thread.join(60)
     assert taken.is_set()
     assert stored(cards, Card).text == "in time"
 
@@ -366,7 +371,7 @@ def test_two_who_lease_a_new_name_at_once(cards: Engine) -> None:
     for one in threads:
         one.start()
     for one in threads:
-        one.join(30)
+        one.join(60)
     assert sorted(found, key=str) == [1, *[LeaseHeld] * 3]
 
 
@@ -380,7 +385,7 @@ def test_a_writer_who_has_waited_for_the_row_is_judged_when_he_gets_it(
 ) -> None:
     """His statement began in time, and the lease has ended while he waited for the row."""
     with Session(cards) as session, session.begin():
-        held = [leases.acquire(session, (Card, n), 0.6) for n in range(1, many + 1)]
+        held = [leases.acquire(session, (Card, n), 1.5) for n in range(1, many + 1)]
     raised: list[Any] = []
 
     def write() -> None:
@@ -398,8 +403,10 @@ def test_a_writer_who_has_waited_for_the_row_is_judged_when_he_gets_it(
     with cards.connect() as connection, connection.begin():
         connection.execute(select(Card.__table__).with_for_update())
         thread.start()
-        time.sleep(1)
-    thread.join(20)
+        until_a_lock_is_waited_for(cards)
+        clock = select(ServerTime())
+        until(lambda: connection.scalar(clock) > max(lease.until for lease in held))
+    thread.join(60)
     if many == 1 and cards.dialect.name == "postgresql":
         # It judges an UPDATE of one row again if the row has changed while that waited: only then
         # somebody else can have become the holder.

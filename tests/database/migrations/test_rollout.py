@@ -269,19 +269,19 @@ def test_two_at_once_are_refused(engine, parcels):
     class Stops(Silent):
         def step(self, name: str, total: int | None = None) -> None:
             inside.set()
-            over.wait(20)
+            over.wait(60)
 
     first = threading.Thread(
         target=roll_out, args=(engine, "parcels"), kwargs={"progress": Stops()}
     )
     first.start()
-    assert inside.wait(20)
+    assert inside.wait(60)
     try:
         with pytest.raises(OptilockError, match="Another roll-out"):
             roll_out(engine, "parcels")
     finally:
         over.set()
-        first.join(20)
+        first.join(60)
     assert versions(engine) == [1, 1]
 
 

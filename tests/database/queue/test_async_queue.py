@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from sqlalchemy import event
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker
 
 from optilock import ConfigurationError
@@ -20,7 +19,9 @@ from optilock.queue import AsyncQueue, Draft, Queue, ReceiptExpired
 from tests.database.queue.test_queue_vectors import EMPTY, VECTORS, Run
 from tests.database.queue.test_worker_end import sleep_in_child
 from tests.engines import Target
-from tests.support.queues import CLOCK, lose_all_connections, make_tables, shift
+from tests.support.queues import CLOCK, Asked, lose_all_connections, make_tables, shift
+from tests.support.waiting import LIMIT
+from tests.support.waiting import until_awaited as until
 
 CALLS = sorted(
     name
@@ -119,10 +120,10 @@ def test_it_is_sent_and_deleted_in_the_callers_transaction(queue, sync, async_en
 def test_who_waits_gets_the_message_as_soon_as_it_is_sent(async_engine, sync, runner):
     async def story() -> None:
         async with AsyncQueue(async_engine, "real") as ours:
-            waiting = asyncio.create_task(ours.receive(wait=20))
+            waiting = asyncio.create_task(ours.receive(wait=LIMIT))
             await asyncio.sleep(0.3)
             await ours.send("hello")
-            (message,) = await asyncio.wait_for(waiting, 5)
+            (message,) = await asyncio.wait_for(waiting, LIMIT / 2)
             assert message.body == "hello"
             assert await ours.receive(wait=0.05) == []
             cancelled = asyncio.create_task(ours.receive(wait=20))
@@ -144,14 +145,6 @@ def test_each_shell_refuses_the_others_engine(async_engine, sync):
 # -- workers ---------------------------------------------------------------------------------------
 
 
-async def until(true: Any, seconds: float = 10) -> None:
-    loop = asyncio.get_running_loop()
-    end = loop.time() + seconds
-    while not await true():
-        assert loop.time() < end, "it does not become true"
-        await asyncio.sleep(0.05)
-
-
 def test_a_worker_handles_fails_keeps_and_gives_back(async_engine, sync, runner):
     async def story() -> None:
         seen: list[Any] = []
@@ -162,11 +155,11 @@ def test_a_worker_handles_fails_keeps_and_gives_back(async_engine, sync, runner)
             if message.body == "bad" and message.receives == 1:
                 raise ValueError("bad")
             if message.body == "stuck" and message.receives == 1:
-                await asyncio.sleep(30)
+                await asyncio.sleep(2 * LIMIT)
             if message.body == "slow":
                 await slow.wait()
 
-        async with AsyncQueue(async_engine, "real", visibility=0.9) as ours:
+        async with AsyncQueue(async_engine, "real", visibility=3) as ours:
 
             async def empty() -> bool:
                 found = await ours.metrics(exact=True)
@@ -176,16 +169,19 @@ def test_a_worker_handles_fails_keeps_and_gives_back(async_engine, sync, runner)
             running = asyncio.create_task(worker.run())
             await ours.send_many(["a", "bad", "stuck", "b"])
             await until(empty)
+            worker.stop()
+            await asyncio.wait_for(running, LIMIT)
             twice = [(body, number) for body in ("bad", "stuck") for number in (1, 2)]
             assert sorted(seen) == [("a", 1), ("b", 1), *twice]
+            worker = ours.worker(handle, concurrency=2)
+            running = asyncio.create_task(worker.run())
             await ours.send_many(["slow", "slow", "rest"])
             await until(lambda: _is(seen.count(("slow", 1)) == 2))
-            await asyncio.sleep(1.2)  # longer than the visibility timeout
+            await asyncio.sleep(1.2 * ours.visibility)  # longer than the visibility timeout
             assert await ours.receive(5) == []
             worker.stop()
-            await asyncio.sleep(0.1)
             slow.set()
-            await asyncio.wait_for(running, 10)
+            await asyncio.wait_for(running, LIMIT)
             (rest,) = await ours.receive(5)
             assert (rest.body, rest.receives) == ("rest", 1)
 
@@ -196,21 +192,14 @@ def test_an_idle_worker_asks_nothing_on_postgresql_and_elsewhere_once_a_second(
     async_engine, sync, runner
 ):
     async def story() -> None:
-        sent: list[str] = []
         async with AsyncQueue(async_engine, "real") as ours:
+            asked = Asked(async_engine.sync_engine)
             worker = ours.worker(print)
             running = asyncio.create_task(worker.run())
-            await asyncio.sleep(1.4)
-            event.listen(
-                async_engine.sync_engine,
-                "before_cursor_execute",
-                lambda *given: sent.append(given[2]),
-            )
-            await asyncio.sleep(1.5)
-            asked = len(sent)
+            listens = async_engine.dialect.name == "postgresql"
+            await until(lambda: _is(asked.is_silent() if listens else asked.is_seldom()))
             worker.stop()
-            await asyncio.wait_for(running, 10)
-        assert asked <= (0 if async_engine.dialect.name == "postgresql" else 2), sent
+            await asyncio.wait_for(running, LIMIT)
 
     runner.run(story())
 
@@ -233,9 +222,9 @@ def test_an_idle_worker_notices_that_its_connection_has_ended(
             sync.dispose()
             with Queue(sync, "real") as other:
                 await asyncio.to_thread(other.send, "while it has no connection")
-            await asyncio.wait_for(seen.wait(), 10)
+            await asyncio.wait_for(seen.wait(), LIMIT / 2)
             worker.stop()
-            await asyncio.wait_for(running, 10)
+            await asyncio.wait_for(running, LIMIT)
 
     runner.run(story())
 
@@ -267,7 +256,7 @@ def test_a_worker_writes_in_the_transaction_that_deletes(async_engine, sync, run
 
             await until(empty)
             worker.stop()
-            await asyncio.wait_for(running, 10)
+            await asyncio.wait_for(running, LIMIT)
             assert sorted(message.body for message in await other.receive(9)) == [0, 1, 2, 3]
             await other.close()
 

@@ -12,9 +12,9 @@ from optilock.queue.handler_failures import failure_of
 from optilock.queue.worker_state import Settings, backoff
 from tests.database.queue.test_async_queue import runner as runner
 from tests.database.queue.test_async_queue import sync as sync
-from tests.database.queue.test_async_queue import until as until_awaited
-from tests.database.queue.test_worker import Running, left, until
+from tests.database.queue.test_worker import Running, left
 from tests.database.queue.test_worker import queue as queue
+from tests.support.waiting import LIMIT, until, until_awaited
 
 pytestmark = [
     pytest.mark.engines("sqlite-wal", "postgresql", "mariadb"),
@@ -123,7 +123,7 @@ def test_whatever_a_task_raises_fails_its_message(async_engine, sync, runner):
 
             await until_awaited(empty)
             worker.stop()
-            await asyncio.wait_for(running, 10)
+            await asyncio.wait_for(running, LIMIT)
             assert seen == ["good"]
             assert is_as_expected(await evil.dead_letters.peek(100))
 

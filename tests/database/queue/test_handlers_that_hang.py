@@ -18,10 +18,10 @@ from optilock.queue import AsyncQueue, Draft, Message, Queue
 from optilock.queue.worker_state import HeldMessages
 from tests.database.queue.test_async_queue import runner as runner
 from tests.database.queue.test_async_queue import sync as sync
-from tests.database.queue.test_async_queue import until as until_awaited
-from tests.database.queue.test_worker import Running, left, until
+from tests.database.queue.test_worker import Running, left
 from tests.database.queue.test_worker import queue as queue
 from tests.support.queues import bodies, make_tables
+from tests.support.waiting import LIMIT, until, until_awaited
 
 pytestmark = pytest.mark.engines("sqlite-wal", "postgresql", "mariadb")
 
@@ -57,7 +57,7 @@ def test_a_message_whose_handler_hangs_fails_and_comes_again(queue, hang, group)
         seen.append((message.body, message.receives))
         session.execute(effect_of(queue, message))
         if message.body == "hangs" and message.receives == 1:
-            hang.wait(30)
+            hang.wait(2 * LIMIT)
             try:  # too late: nothing of this is stored
                 session.execute(effect_of(queue, message))
                 session.commit()
@@ -70,12 +70,12 @@ def test_a_message_whose_handler_hangs_fails_and_comes_again(queue, hang, group)
         handle,
         concurrency=2,
         sessions=sessionmaker(queue.engine),
-        timeout=0.4,
+        timeout=1.5,
         retry=lambda receives: 0.0,
         grace=5,
     )
     with Running(worker):
-        until(lambda: left(queue) == 0, 20)
+        until(lambda: left(queue) == 0)
         assert sorted(seen) == [("a", 1), ("b", 1), ("hangs", 1), ("hangs", 2)]
         assert effects(queue, queue.engine) == 3
         hang.set()
@@ -89,7 +89,7 @@ def test_a_worker_ends_while_handlers_hang(queue, hang):
 
     def handle(message: Message, session: Any) -> None:
         begun.append(message.body)
-        hang.wait(30)
+        hang.wait(2 * LIMIT)
 
     queue.send_many(["one", "two", "three"])
     concurrency = 1 if queue.engine.dialect.name == "sqlite" else 2
@@ -109,13 +109,13 @@ def test_a_heartbeat_that_waits_for_the_lock_delays_no_timeout(database, hang):
 
     def handle(message: Message, session: Any) -> None:
         if message.receives == 1 and message.body == "hangs":
-            hang.wait(50)
+            hang.wait(2 * LIMIT)
 
     with Queue(engine, "beaten", visibility=0.3) as beaten:
         beaten.send_many(["hangs", "a", "b"])
         options = {"sessions": sessionmaker(engine), "retry": lambda receives: 0.0}
         with Running(beaten.worker(handle, timeout=1, grace=1, **options)):
-            until(lambda: left(beaten) == 0, 20)
+            until(lambda: left(beaten) == 0)
     engine.dispose()
 
 
@@ -129,14 +129,14 @@ def test_handlers_that_hang_keep_no_place_in_the_pool(database, hang):
     def handle(message: Message, session: Any) -> None:
         seen.append(message.body)
         if message.body == "hangs":
-            hang.wait(30)
+            hang.wait(2 * LIMIT)
 
     with Queue(engine, "small", max_receives=1) as small:
-        small.send_many(["hangs"] * 5 + ["good"])
+        small.send_many(["hangs"] * 4 + ["good"])
         sessions = sessionmaker(engine)
-        with Running(small.worker(handle, sessions=sessions, timeout=0.1, grace=1)):
-            until(lambda: left(small) == 0, 20)
-        assert (small.metrics().dead, seen.count("good")) == (5, 1)
+        with Running(small.worker(handle, sessions=sessions, timeout=1, grace=1)):
+            until(lambda: left(small) == 0)
+        assert (small.metrics().dead, seen.count("good")) == (4, 1)
     engine.dispose()
 
 
@@ -155,7 +155,7 @@ def test_a_message_that_cannot_be_failed_holds_up_no_other(queue, hang, caplog):
 
     queue.send_many(["leaves its transaction open", "good"])
     with Running(queue.worker(handle, retry=lambda receives: 0.0)):
-        until(lambda: "good" in seen, 20)
+        until(lambda: "good" in seen)
         assert "could not be failed" in caplog.text
         sessions[0].rollback()
         until(lambda: len(seen) == 2)
@@ -174,7 +174,7 @@ def test_a_task_that_does_not_end_when_it_is_cancelled(async_engine, sync, runne
             await session.execute(effect_of(ours, message))
             while message.body == "hangs" and message.receives == 1 and not over.is_set():
                 with suppress(asyncio.CancelledError):
-                    await asyncio.wait_for(over.wait(), 20)
+                    await asyncio.wait_for(over.wait(), 2 * LIMIT)
 
         async with AsyncQueue(async_engine, "real", visibility=5) as ours:
 
@@ -185,15 +185,15 @@ def test_a_task_that_does_not_end_when_it_is_cancelled(async_engine, sync, runne
             worker = ours.worker(
                 handle,
                 sessions=async_sessionmaker(async_engine),
-                timeout=0.3,
+                timeout=1.5,
                 grace=1,
                 retry=lambda receives: 0.0,
             )
             await ours.send_many(["hangs", "a"])
             running = asyncio.create_task(worker.run())
-            await until_awaited(empty, 20)
+            await until_awaited(empty)
             worker.stop()
-            await asyncio.wait_for(running, 10)
+            await asyncio.wait_for(running, LIMIT)
             assert sorted(seen) == [("a", 1), ("hangs", 1), ("hangs", 2)]
             assert effects(ours, sync) == 2
             over.set()
@@ -210,16 +210,16 @@ def test_a_transaction_that_is_no_handlers_is_never_ended(queue, hang):
 
     def handle(message: Message) -> None:
         begun.set()
-        hang.wait(30)
+        hang.wait(2 * LIMIT)
 
     queue.send("hangs")
     worker = queue.worker(handle, timeout=0.3, retry=lambda receives: 30.0, grace=0.1)
     with Running(worker), queue.engine.connect() as other:
-        assert begun.wait(20)
+        assert begun.wait(LIMIT)
         locked = select(queue.tables.messages.c.id).with_for_update()
         process = other.scalar(text("SELECT 1"))
         other.execute(locked).all()
-        until(lambda: not worker._held.running, 20)
+        until(lambda: not worker._held.running)
         assert other.scalar(text("SELECT 1")) == process
         other.rollback()
 
@@ -238,10 +238,10 @@ def test_a_handler_that_returns_while_it_is_given_up(queue, hang, monkeypatch, w
         if session is not None:
             session.execute(effect_of(queue, message))
         if message.receives == 1:
-            hang.wait(30)
+            hang.wait(2 * LIMIT)
 
     options = {"sessions": sessionmaker(queue.engine)} if with_session else {}
-    worker = queue.worker(handle, timeout=0.2, retry=lambda receives: 0.0, grace=5, **options)
+    worker = queue.worker(handle, timeout=1.5, retry=lambda receives: 0.0, grace=5, **options)
     end, over = worker._transactions.end, worker._transactions.over
 
     def note_return(message: Message) -> None:
@@ -250,15 +250,15 @@ def test_a_handler_that_returns_while_it_is_given_up(queue, hang, monkeypatch, w
 
     async def let_it_return(message: Message) -> None:
         hang.set()
-        assert returned.wait(20)
+        assert returned.wait(LIMIT)
         await end(message)
 
     monkeypatch.setattr(worker._transactions, "end", let_it_return)
     monkeypatch.setattr(worker._transactions, "over", note_return)
     queue.send("late")
     with events.listening(heard.append), Running(worker):
-        until(lambda: any(type(one) is events.Handled for one in heard), 20)
-        until(lambda: left(queue) == 0, 20)
+        until(lambda: any(type(one) is events.Handled for one in heard))
+        until(lambda: left(queue) == 0)
         until(lambda: worker._started == 1)  # its thread has not become one too many
         assert not worker._left
     told = [(type(one).__name__, one.receives) for one in heard if hasattr(one, "receives")]

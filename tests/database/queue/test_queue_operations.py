@@ -22,6 +22,7 @@ from optilock.queue import (
 )
 from tests.support.queues import CLOCK, bodies, made, make_tables, shift
 from tests.support.queues import queue as queue
+from tests.support.waiting import LIMIT
 
 pytestmark = pytest.mark.engines("sqlite-wal", "postgresql", "mariadb")
 
@@ -40,12 +41,14 @@ def test_time_passes_by_the_clock_of_the_server(engine):
     """The only one that waits: nothing is moved here."""
     make_tables(engine)
     queue = Queue(engine, "real")
-    queue.send("delayed", delay=0.15)
-    queue.send("short", ttl=0.1)
-    queue.send("now")
-    assert bodies(queue.receive(2, visibility=0.2)) == ["short", "now"]
-    time.sleep(0.3)
-    assert sorted(bodies(queue.receive(5))) == ["delayed", "now"]
+    queue.send("delayed for long", delay=600)
+    queue.send("over", ttl=0.001)
+    queue.send("now", ttl=600)
+    time.sleep(0.01)
+    assert bodies(queue.receive(5, visibility=0.1)) == ["now"]
+    assert bodies(queue.receive(5, wait=LIMIT)) == ["now"]
+    queue.send("delayed", delay=0.1)
+    assert bodies(queue.receive(5, wait=LIMIT)) == ["delayed"]
     queue.close()
 
 

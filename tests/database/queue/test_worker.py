@@ -7,7 +7,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -17,6 +17,7 @@ from sqlalchemy.orm import sessionmaker
 from optilock import ConfigurationError, events
 from optilock.queue import Message, Queue, Worker
 from tests.support.queues import make_tables
+from tests.support.waiting import LIMIT, until
 
 pytestmark = [
     pytest.mark.engines("sqlite-wal", "postgresql", "mariadb"),
@@ -29,7 +30,7 @@ def queue(database) -> Iterator[Queue]:
     slow = {"connect_args": {"timeout": 10}} if database.family == "sqlite" else {}
     engine = database.engine(**slow)
     make_tables(engine)
-    with Queue(engine, "work", visibility=0.9) as queue:
+    with Queue(engine, "work", visibility=3) as queue:
         yield queue
     engine.dispose()
 
@@ -54,16 +55,9 @@ class Running:
 
     def __exit__(self, *_: object) -> None:
         self.worker.stop()
-        self._thread.join(20)
+        self._thread.join(LIMIT)
         assert not self._thread.is_alive()
         assert self._error is None
-
-
-def until(true: Callable[[], Any], seconds: float = 10) -> None:
-    end = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < end, "it does not become true"
-        time.sleep(0.05)
 
 
 def left(queue: Queue) -> int:
@@ -118,36 +112,40 @@ def test_what_becomes_of_messages_is_heard(queue):
 
 
 def test_a_heartbeat_keeps_what_runs_and_what_waits_for_its_turn(queue):
-    """Three times the visibility timeout, and nobody else gets anything."""
+    """Longer than the visibility timeout, and nobody else gets anything."""
     seen: list[int] = []
+    go_on = threading.Event()
 
     def handle(message: Message) -> None:
         seen.append(message.receives)
-        time.sleep(2.7 if len(seen) == 1 else 0)
+        assert go_on.wait(LIMIT)
 
     queue.send_many(range(3))
     with Running(queue.worker(handle)):
         until(lambda: seen)
-        end = time.monotonic() + 2.2
+        end = time.monotonic() + 1.2 * queue.visibility
         while time.monotonic() < end:
             assert queue.receive(5) == []
             time.sleep(0.1)
+        go_on.set()
         until(lambda: left(queue) == 0)
     assert seen == [1, 1, 1]
 
 
 @pytest.mark.engines("sqlite-wal", "postgresql")
 def test_without_a_heartbeat_it_comes_back_while_the_handler_runs(queue):
+    go_on = threading.Event()
+
     def handle(message: Message) -> None:
-        time.sleep(1.5)
+        assert go_on.wait(LIMIT)
 
     queue.send("a")
-    with Running(queue.worker(handle, heartbeat=False)):
-        until(lambda: left(queue) == 1)
-        time.sleep(1.1)
-        (again,) = queue.receive()
-        assert again.receives == 2
-        queue.delete(again)
+    short = Queue(queue.engine, "work", visibility=0.5)
+    with short, Running(short.worker(handle, heartbeat=False)):
+        found: list[Message] = []
+        until(lambda: found.extend(queue.receive()) or [m for m in found if m.receives == 2])
+        queue.delete(found[-1])
+        go_on.set()
 
 
 def test_at_the_end_what_waits_for_its_turn_is_given_back_untouched(queue):
@@ -155,12 +153,12 @@ def test_at_the_end_what_waits_for_its_turn_is_given_back_untouched(queue):
 
     def handle(message: Message) -> None:
         begun.set()
-        assert go_on.wait(10)
+        assert go_on.wait(LIMIT)
 
     queue.send_many(range(5))
     running = Running(queue.worker(handle))
     with running:
-        assert begun.wait(10)
+        assert begun.wait(LIMIT)
         running.worker.stop()
         until(lambda: queue.metrics().waiting == 4)
         go_on.set()
@@ -196,10 +194,10 @@ def test_a_handler_that_does_not_return_is_given_up(queue):
     def handle(message: Message) -> None:
         seen.append(message.receives)
         if message.receives == 1 and message.body == "stuck":
-            stuck.wait(20)
+            stuck.wait(2 * LIMIT)
 
     queue.send_many(["stuck", "good"])
-    worker = queue.worker(handle, timeout=0.5, retry=lambda receives: 0.0, grace=1)
+    worker = queue.worker(handle, timeout=2, retry=lambda receives: 0.0, grace=1)
     with Running(worker):
         until(lambda: left(queue) == 0)
     assert sorted(seen) == [1, 1, 2]
@@ -229,12 +227,12 @@ def _sent(queue: Queue) -> bool:
     return True
 
 
-def program(url: str, said: int) -> None:
+def program(url: str, said: int, go_on: int) -> None:
     """What a process does in the next test; it ends without pytest's own end."""
 
     def handle(message: Message) -> None:
         os.write(said, f"begun {message.body}\n".encode())
-        time.sleep(0.5)
+        os.read(go_on, 1)
         os.write(said, f"ended {message.body}\n".encode())
 
     Queue(create_engine(url), "work", visibility=0.9).worker(handle).run()
@@ -247,21 +245,25 @@ def program(url: str, said: int) -> None:
 def test_a_process_that_is_ended(queue, database, how):
     """SIGTERM: what runs is done, the rest is given back. SIGKILL: all of it comes back."""
     queue.send_many(range(3))
-    heard, said = os.pipe()
-    process = multiprocessing.get_context("fork").Process(target=program, args=(database.url, said))
+    (heard, said), (told, go_on) = os.pipe(), os.pipe()
+    process = multiprocessing.get_context("fork").Process(
+        target=program, args=(database.url, said, told)
+    )
     process.start()
     os.close(said)
-    with os.fdopen(heard) as lines:
+    with os.fdopen(heard) as lines, os.fdopen(go_on, "wb") as end, os.fdopen(told):
         assert lines.readline() == "begun 0\n"
         os.kill(process.pid, how)
+        end.write(b"x")
+        end.flush()
         rest = lines.read()
-    process.join(20)
+    process.join(LIMIT)
     if how is signal.SIGTERM:
         assert (rest, process.exitcode) == ("ended 0\nstopped\n", 0)
         assert [(m.body, m.receives) for m in queue.receive(5)] == [(1, 1), (2, 1)]
     else:
         assert "ended" not in rest
-        found = queue.receive(5, wait=5)
+        found = queue.receive(5, wait=30)
         assert sorted((m.body, m.receives) for m in found) == [(0, 2), (1, 2), (2, 2)]
 
 

@@ -19,9 +19,10 @@ from sqlalchemy.exc import OperationalError
 from optilock.coroutines import run_to_end
 from optilock.queue import Queue
 from optilock.queue.worker_state import can_continue_after
-from tests.database.queue.test_worker import Running, left, until
+from tests.database.queue.test_worker import Running, left
 from tests.database.queue.test_worker import queue as queue
-from tests.support.queues import lose_all_connections
+from tests.support.queues import Asked, lose_all_connections
+from tests.support.waiting import LIMIT, until
 
 pytestmark = [
     pytest.mark.engines("sqlite-wal", "postgresql", "mariadb"),
@@ -30,13 +31,9 @@ pytestmark = [
 
 
 def test_an_idle_worker_asks_nothing_on_postgresql_and_elsewhere_once_a_second(queue):
-    sent = []
+    asked = Asked(queue.engine)
     with Running(queue.worker(print)):
-        time.sleep(1.4)  # elsewhere it asks more often at first
-        event.listen(queue.engine, "before_cursor_execute", lambda *given: sent.append(given[2]))
-        time.sleep(1.5)
-        asked = len(sent)
-    assert asked <= (0 if queue.engine.dialect.name == "postgresql" else 2), sent
+        until(asked.is_silent if queue.engine.dialect.name == "postgresql" else asked.is_seldom)
 
 
 def test_a_heartbeat_in_the_midst_of_the_end_hides_nothing(queue, monkeypatch):
@@ -45,7 +42,7 @@ def test_a_heartbeat_in_the_midst_of_the_end_hides_nothing(queue, monkeypatch):
 
     def handle(message):
         begun.set()
-        assert go_on.wait(10)
+        assert go_on.wait(LIMIT)
 
     queue.send_many(range(3))
     running = Running(queue.worker(handle))
@@ -62,7 +59,7 @@ def test_a_heartbeat_in_the_midst_of_the_end_hides_nothing(queue, monkeypatch):
 
     monkeypatch.setattr(queue, "give_back", given_back)
     with running:
-        assert begun.wait(10)
+        assert begun.wait(LIMIT)
     assert [(message.body, message.receives) for message in at_once] == [(1, 1), (2, 1)]
 
 
@@ -72,7 +69,7 @@ def test_what_waits_for_its_turn_is_let_go_before_it_is_given_back(queue, monkey
 
     def handle(message):
         begun.set()
-        assert go_on.wait(10)
+        assert go_on.wait(LIMIT)
 
     queue.send_many(range(3))
     running = Running(queue.worker(handle))
@@ -86,7 +83,7 @@ def test_what_waits_for_its_turn_is_let_go_before_it_is_given_back(queue, monkey
 
     monkeypatch.setattr(queue, "give_back", given_back)
     with running:
-        assert begun.wait(10)
+        assert begun.wait(LIMIT)
     assert held == [{0}]
 
 
@@ -97,14 +94,14 @@ def test_heartbeats_go_on_for_what_runs_at_the_end(queue):
     def handle(message):
         seen.append(message.receives)
         begun.set()
-        go_on.wait(10)
+        go_on.wait(LIMIT)
 
     queue.send("a")
     running = Running(queue.worker(handle))
     with running:
-        assert begun.wait(10)
+        assert begun.wait(LIMIT)
         running.worker.stop()
-        end = time.monotonic() + 1.3
+        end = time.monotonic() + 1.2 * queue.visibility
         while time.monotonic() < end:  # longer than it is hidden for
             assert queue.receive() == []
             time.sleep(0.1)
@@ -123,15 +120,15 @@ def test_a_database_that_is_away_for_a_while_costs_no_message(queue, database, c
     def handle(message):
         receipts.append(message.receipt)
         begun.set()
-        assert go_on.wait(10)
+        assert go_on.wait(LIMIT)
         done.append(message.body)
 
     queue.send_many(range(4))
     with Running(queue.worker(handle, concurrency=2, retry=lambda receives: 0.0)):
-        assert begun.wait(10)
+        assert begun.wait(LIMIT)
         lose_all_connections(database)
         go_on.set()
-        until(lambda: set(done) == set(range(4)) and left_now(queue) == 0, 20)
+        until(lambda: set(done) == set(range(4)) and left_now(queue) == 0)
     assert not any(receipt.partition(".")[2] in caplog.text for receipt in receipts)
 
 

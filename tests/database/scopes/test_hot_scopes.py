@@ -116,7 +116,7 @@ def test_units_of_other_rooms_go_on(rooms, sessions):
         lock(session, Seat.scope(room_id=7))
         thread = threading.Thread(target=other_room)
         thread.start()
-        assert done.wait(10)
+        assert done.wait(60)
     thread.join()
 
 

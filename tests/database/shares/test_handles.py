@@ -1,10 +1,12 @@
-"""Handles that expire, heartbeats, and names that go with their last handle: by the real clock."""
+"""Handles that expire, heartbeats, and names that go with their last handle.
+
+By the database's clock, which the tests move.
+"""
 
 from __future__ import annotations
 
 import datetime
 import pickle
-import time
 import uuid
 
 import pytest
@@ -26,7 +28,11 @@ from optilock.shares import (
 )
 from optilock.tables.names import SHARES
 from optilock.testing import count_statements
+from tests.support.clock import CLOCK, make_clock, shift
 from tests.support.migrating import migrate
+
+#: Handles that end by a clock that can be moved.
+MOVED = Shares(clock=CLOCK)
 
 
 @pytest.fixture
@@ -36,36 +42,45 @@ def begin(engine):
     return sessionmaker(engine).begin
 
 
-def test_a_handle_without_heartbeats_is_closed_by_itself(begin):
-    with begin() as session:
-        handle = shares.open(session, "name", "RW", seconds=0.3)
+@pytest.fixture
+def moved(begin, engine):
+    """The same, and a clock for :data:`MOVED`."""
+    with engine.begin() as connection:
+        make_clock(connection)
+    return begin
+
+
+def test_a_handle_without_heartbeats_is_closed_by_itself(moved, engine):
+    within = MOVED
+    with moved() as session:
+        handle = shares.open(session, "name", "RW", seconds=600, within=within)
         left = handle.until - session.scalar(select(Shares().clock))
-        assert datetime.timedelta() < left <= datetime.timedelta(seconds=0.3)
-    with begin() as session, pytest.raises(SharingViolation):
-        shares.open(session, "name", "R", "RWD")
-    time.sleep(0.31)
-    with begin() as session:
-        assert shares.look(session, "name").open == ()
+        assert datetime.timedelta(seconds=300) < left <= datetime.timedelta(seconds=600)
+    with moved() as session, pytest.raises(SharingViolation):
+        shares.open(session, "name", "R", "RWD", within=within)
+    shift(engine, 600)
+    with moved() as session:
+        assert shares.look(session, "name", within=within).open == ()
         with pytest.raises(HandleLost):
             shares.heartbeat(session, handle)
         with pytest.raises(HandleLost):
-            shares.check(session, "name", "W", handle=handle)
-    with begin() as session:
-        shares.open(session, "name", "R", "RWD")
+            shares.check(session, "name", "W", handle=handle, within=within)
+    with moved() as session:
+        shares.open(session, "name", "R", "RWD", within=within)
 
 
-def test_heartbeats_keep_it_open_and_are_one_write_each(begin, engine):
-    with begin() as session:
-        handle = shares.open(session, "name", "RW", seconds=0.5)
+def test_heartbeats_keep_it_open_and_are_one_write_each(moved, engine):
+    with moved() as session:
+        handle = shares.open(session, "name", "RW", seconds=600, within=MOVED)
     for _ in range(3):
-        time.sleep(0.25)
-        with begin() as session, count_statements(engine) as sent:
+        shift(engine, 400)
+        with moved() as session, count_statements(engine) as sent:
             later = shares.heartbeat(session, handle)
         assert sent.count == 2  # and one that reads the new end
         assert later.until > handle.until
         handle = later
-    with begin() as session, pytest.raises(SharingViolation) as caught:
-        shares.open(session, "name", "R", "RWD")
+    with moved() as session, pytest.raises(SharingViolation) as caught:
+        shares.open(session, "name", "R", "RWD", within=MOVED)
     assert caught.value.others[0].until == handle.until
 
 
@@ -100,24 +115,25 @@ def test_who_checks_keeps_others_from_opening_it_until_its_commit(begin, databas
             session.rollback()
 
 
-def test_a_name_that_is_to_be_deleted_goes_when_its_last_owner_dies(begin):
-    with begin() as session:
-        one = shares.open(session, "name", "RD", "RWD", seconds=0.2)
-        two = shares.open(session, "name", "R", "RWD", seconds=60)
+def test_a_name_that_is_to_be_deleted_goes_when_its_last_owner_dies(moved, engine):
+    within = MOVED
+    with moved() as session:
+        one = shares.open(session, "name", "RD", "RWD", seconds=600, within=within)
+        two = shares.open(session, "name", "R", "RWD", seconds=3600, within=within)
         state = shares.delete_pending(session, one)
         assert (state.there, state.delete_pending, len(state.open)) == (True, True, 2)
-    with begin() as session, pytest.raises(DeletePending):
-        shares.open(session, "name", "R", "RWD")
-    time.sleep(0.21)
-    with begin() as session:
-        assert shares.look(session, "name").delete_pending
-        assert shares.names(session) == []
+    with moved() as session, pytest.raises(DeletePending):
+        shares.open(session, "name", "R", "RWD", within=within)
+    shift(engine, 600)
+    with moved() as session:
+        assert shares.look(session, "name", within=within).delete_pending
+        assert shares.names(session, within=within) == []
         assert not shares.close(session, two).there
-    with begin() as session, pytest.raises(NameNotFound):
-        shares.open(session, "name", "R", "RWD", create=False)
-    with begin() as session:
-        shares.open(session, "name", "R", "RWD")
-        assert shares.names(session) == ["name"]
+    with moved() as session, pytest.raises(NameNotFound):
+        shares.open(session, "name", "R", "RWD", create=False, within=within)
+    with moved() as session:
+        shares.open(session, "name", "R", "RWD", within=within)
+        assert shares.names(session, within=within) == ["name"]
 
 
 def test_a_client_sends_back_name_and_id(begin):
@@ -143,15 +159,17 @@ def test_what_is_no_id_is_the_clients_mistake(sent):
     assert caught.value.status == 400
 
 
-def test_delete_on_close_counts_for_an_owner_who_dies(begin):
-    with begin() as session:
-        shares.open(session, "name", "D", "RWD", seconds=0.1, delete_on_close=True)
-        assert shares.names(session, "na") == ["name"]
-        assert shares.names(session, "x") == []
-    time.sleep(0.11)
-    with begin() as session:
-        assert shares.names(session) == []
-        assert not shares.look(session, "name").there
+def test_delete_on_close_counts_for_an_owner_who_dies(moved, engine):
+    within = MOVED
+    options = {"seconds": 600, "delete_on_close": True, "within": within}
+    with moved() as session:
+        shares.open(session, "name", "D", "RWD", **options)
+        assert shares.names(session, "na", within=within) == ["name"]
+        assert shares.names(session, "x", within=within) == []
+    shift(engine, 600)
+    with moved() as session:
+        assert shares.names(session, within=within) == []
+        assert not shares.look(session, "name", within=within).there
 
 
 def test_a_rolled_back_open_has_not_been(begin):

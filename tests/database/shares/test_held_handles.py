@@ -18,10 +18,13 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 import optilock.asyncio
 from optilock import AsyncUnitOfWork, ConfigurationError, Isolation, UnitOfWork, Versioned, shares
+from optilock.leases import renewal
 from optilock.shares import HandleLost, Shared, SharingViolation
 from optilock.tables.names import SHARES
 from tests.support.models import Base as Others
 from tests.support.models import key
+from tests.support.waiting import LIMIT, OFTEN, renewed, renewed_awaited, until
+from tests.support.waiting import often as often
 
 # They wait for seconds, and each database keeps the same promises.
 pytestmark = pytest.mark.usually("postgresql")
@@ -38,8 +41,9 @@ class Desk(Shared, Versioned, Base):
     text: Mapped[str] = mapped_column(default="")
 
 
-#: Seconds: so short that several heartbeats are sent in a test.
-SHORT = 1.0
+#: Seconds: for a handle that is lost, or not, after some heartbeats that were not sent.
+LONGER = 3.0
+gets_many_heartbeats = pytest.mark.usefixtures("often")
 ROW: Any = (Desk, 1)
 
 
@@ -74,16 +78,20 @@ def closed_by_somebody(connection: Any) -> None:
     connection.execute(delete(shares.Shares().handles))
 
 
+@gets_many_heartbeats
 @pytest.mark.parametrize(
     "name", [ROW, pytest.param("import", marks=pytest.mark.full)], ids=["row", "name"]
 )
 def test_it_stays_open_and_is_then_closed(desks: Engine, name: Any) -> None:
-    with shares.opened(desks, name, "RW", "R", seconds=SHORT, owner="Ada") as held:
+    with shares.opened(desks, name, "RW", "R", seconds=OFTEN, owner="Ada") as held:
         first = held.handle
-        time.sleep(2 * SHORT)
-        (now,) = opened(desks, name)
-        assert (now.owner, now.access, now.share) == ("Ada", "RW", "R")
-        assert held.handle.until > first.until  # type: ignore[operator]
+        for _ in range(2):
+            before = held.handle
+            renewed(held)
+            assert held.handle.until > before.until  # type: ignore[operator]
+            (now,) = opened(desks, name)
+            assert (now.owner, now.access, now.share) == ("Ada", "RW", "R")
+            assert now.until > before.until
         with pytest.raises(SharingViolation), Session(desks) as session, session.begin():
             shares.open(session, name, "W", "RWD")
         held.check()
@@ -96,7 +104,7 @@ def test_it_stays_open_and_is_then_closed(desks: Engine, name: Any) -> None:
 @pytest.mark.engines("sqlite-wal")
 @pytest.mark.parametrize("way", [ValueError, KeyboardInterrupt, GeneratorExit])
 def test_whatever_leaves_the_block_closes_it(desks: Engine, way: Any) -> None:
-    with pytest.raises(way), shares.opened(desks, "name", "RW", seconds=SHORT):
+    with pytest.raises(way), shares.opened(desks, "name", "RW", seconds=OFTEN):
         raise way
     assert (opened(desks, "name"), sending()) == ((), 0)
 
@@ -109,6 +117,7 @@ def test_the_block_is_not_entered_beside_others(desks: Engine) -> None:
     assert sending() == 0
 
 
+@gets_many_heartbeats
 def test_its_owner_is_told_at_once_that_it_is_lost(desks: Engine) -> None:
     told: list[Any] = []
     heard = threading.Event()
@@ -119,12 +128,12 @@ def test_its_owner_is_told_at_once_that_it_is_lost(desks: Engine) -> None:
 
     with (
         pytest.raises(HandleLost) as raised,
-        shares.opened(desks, ROW, "RW", seconds=SHORT, on_lost=on_lost) as held,
+        shares.opened(desks, ROW, "RW", seconds=OFTEN, on_lost=on_lost) as held,
     ):
         held.check()
         with desks.begin() as connection:
             closed_by_somebody(connection)
-        assert heard.wait(5)
+        assert heard.wait(OFTEN - 5)  # not at its end only
         with pytest.raises(HandleLost):
             held.check()
         with pytest.raises(HandleLost), UnitOfWork(desks, parts=[held]) as session:
@@ -133,12 +142,13 @@ def test_its_owner_is_told_at_once_that_it_is_lost(desks: Engine) -> None:
     assert sending() == 0
 
 
+@gets_many_heartbeats
 def test_units_write_through_it(desks: Engine) -> None:
-    with shares.opened(desks, ROW, "RW", seconds=SHORT) as held:
+    with shares.opened(desks, ROW, "RW", seconds=OFTEN) as held:
         for number in range(3):
             with UnitOfWork(desks, parts=[held]) as session:
                 session.get_one(Desk, 1).text = f"edit {number}"
-            time.sleep(SHORT / 3)
+            renewed(held)
         with pytest.raises(SharingViolation), UnitOfWork(desks) as session:
             session.get_one(Desk, 1).text = "theirs"
     with UnitOfWork(desks) as session:
@@ -148,51 +158,60 @@ def test_units_write_through_it(desks: Engine) -> None:
 LEVELS = [Isolation.REPEATABLE_READ, pytest.param(Isolation.SERIALIZABLE, marks=pytest.mark.full)]
 
 
+@gets_many_heartbeats
 @pytest.mark.parametrize("level", LEVELS, ids=str)
-def test_heartbeats_end_no_transaction_that_reads_a_snapshot(desks: Engine, level: Any) -> None:
-    with shares.opened(desks, ROW, "RW", seconds=SHORT) as held:
+def test_heartbeats_end_no_transaction_that_reads_a_snapshot(
+    desks: Engine, level: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with shares.opened(desks, ROW, "RW", seconds=OFTEN) as held:
+        sent: list[bool] = []
+        renew = held.renew
+        monkeypatch.setattr(held, "renew", lambda engine: sent.append(renew(engine)) or sent[-1])
         for number in range(2):
             with UnitOfWork(desks, parts=[held], isolation=level) as session:
                 desk = session.get_one(Desk, 1)
-                time.sleep(SHORT / 2)  # a heartbeat is due
+                sent.clear()
+                until(lambda: sent)
                 desk.text = f"edit {number}"
 
 
 @pytest.mark.modes(full=True)
 def test_heartbeats_wait_for_no_transaction_of_the_owner(desks: Engine, database: Any) -> None:
-    """It lasts for three lengths, and nothing hangs.
+    """It lasts for longer than the handle does without heartbeats, and nothing hangs.
 
     Where it keeps heartbeats from being written, the handle is lost, its owner is told so, and its
     unit stores nothing.
     """
-    began = time.monotonic()
     lost = None
     try:
-        with shares.opened(desks, ROW, "RW", seconds=SHORT) as held:
+        with shares.opened(desks, ROW, "RW", seconds=LONGER) as held:
             with UnitOfWork(desks, parts=[held], isolation=Isolation.READ_COMMITTED) as session:
                 session.get_one(Desk, 1).text = "mine"
                 session.flush()
-                time.sleep(3 * SHORT)
+                time.sleep(1.2 * LONGER)
             if database.family == "postgresql":
+                renewed(held)
                 held.check()
-            time.sleep(SHORT / 2)
+            else:
+                until(lambda: held.lost)
     except HandleLost as error:
         lost = error
     assert (lost is None) is (database.family == "postgresql")
-    assert time.monotonic() - began < 3 * SHORT + 4
     with UnitOfWork(desks) as session:
         assert session.get_one(Desk, 1).text == ("mine" if lost is None else "")
 
 
-def test_the_end_waits_for_nobody_who_has_the_name(desks: Engine) -> None:
-    began = time.monotonic()
+def test_the_end_waits_for_nobody_who_has_the_name(
+    desks: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(renewal, "PATIENCE", LIMIT)
     with Session(desks) as session:
-        with shares.opened(desks, "name", "R", "RWD", seconds=SHORT):
+        with shares.opened(desks, "name", "R", "RWD", seconds=LONGER):
             shares.create(session, "name")
-        assert time.monotonic() - began < 3
+            began = time.monotonic()
+        assert time.monotonic() - began < LIMIT / 2
         session.rollback()
-    time.sleep(SHORT)
-    assert opened(desks, "name") == ()
+    until(lambda: opened(desks, "name") == ())
 
 
 def test_what_cannot_be_kept_open_is_refused(desks: Engine) -> None:
@@ -219,13 +238,14 @@ async def async_desks(async_engine: Any) -> Any:
     await async_engine.dispose()
 
 
+@gets_many_heartbeats
 @pytest.mark.anyio
 async def test_a_task_sends_the_heartbeats(async_desks: Any) -> None:
-    async with optilock.asyncio.shares.opened(async_desks, ROW, "RW", seconds=SHORT) as held:
+    async with optilock.asyncio.shares.opened(async_desks, ROW, "RW", seconds=OFTEN) as held:
         for _ in range(3):
             async with AsyncUnitOfWork(async_desks, parts=[held]) as session:
                 (await session.get_one(Desk, 1)).text += "!"
-            await asyncio.sleep(SHORT / 2)
+            await renewed_awaited(held)
         held.check()
     assert held.state is not None
     assert held.state.open == ()
@@ -233,15 +253,16 @@ async def test_a_task_sends_the_heartbeats(async_desks: Any) -> None:
         assert (await session.get_one(Desk, 1)).text == "!!!"
 
 
+@gets_many_heartbeats
 @pytest.mark.anyio
 async def test_the_task_of_its_owner_is_cancelled_when_it_is_lost(async_desks: Any) -> None:
     task, before = asyncio.current_task(), len(asyncio.all_tasks())
     assert task is not None
     with pytest.raises(HandleLost):
-        async with optilock.asyncio.shares.opened(async_desks, ROW, "RW", seconds=SHORT):
+        async with optilock.asyncio.shares.opened(async_desks, ROW, "RW", seconds=OFTEN):
             async with async_desks.begin() as connection:
                 await connection.run_sync(closed_by_somebody)
-            await asyncio.sleep(60)
+            await asyncio.sleep(2 * LIMIT)
     assert (task.cancelling(), len(asyncio.all_tasks())) == (0, before)
 
 

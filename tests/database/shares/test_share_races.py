@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import multiprocessing
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,6 +10,7 @@ import pytest
 from sqlalchemy import text
 
 from optilock.tables.names import SHARES
+from tests.support.clock import make_clock, shift
 from tests.support.share_racer import main
 
 CLIENTS = 8
@@ -57,6 +57,7 @@ class Clients:
 def clients(engine) -> Iterator[Clients]:
     with engine.begin() as connection:
         SHARES.tables.create_all(connection)
+        make_clock(connection)
         connection.execute(text("CREATE TABLE inside (clients INTEGER)"))
         connection.execute(text("INSERT INTO inside VALUES (0)"))
     clients = Clients(engine.url.render_as_string(hide_password=False))
@@ -65,7 +66,7 @@ def clients(engine) -> Iterator[Clients]:
     clients.end()
 
 
-def test_one_of_them_has_it_at_any_time(clients, pytestconfig):
+def test_one_of_them_has_it_at_any_time(clients, engine, pytestconfig):
     for number in range(50 if pytestconfig.option.full else 4):
         assert sorted(clients.all(f"open name/{number % 3}")) == ["0"] * (CLIENTS - 1) + ["1"]
         assert clients.all("close") == ["closed"] * CLIENTS
@@ -75,8 +76,7 @@ def test_one_of_them_has_it_at_any_time(clients, pytestconfig):
         assert clients.all("work name") == ["0"] * CLIENTS
 
     # whoever is killed has it until its time is over
-    begun = time.monotonic()
-    clients.kill(clients.all("open killed 3").index("1"))
+    clients.kill(clients.all("open killed 600").index("1"))
     assert clients.all("open killed") == ["0"] * (CLIENTS - 1)
-    time.sleep(begun + 3.5 - time.monotonic())
+    shift(engine, 600)
     assert sorted(clients.all("open killed")) == ["0"] * (CLIENTS - 2) + ["1"]

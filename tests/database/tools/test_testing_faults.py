@@ -419,7 +419,7 @@ def test_the_lines_end_with_their_connections(faults, mine):
 
 def settled(count: Do) -> int:
     """The number once the threads of the lines have closed what they had."""
-    until, number = time.monotonic() + 5, count()
+    until, number = time.monotonic() + 20, count()
     while time.monotonic() < until and (number := count()) > number - 1:
         time.sleep(0.05)
         if count() == number:
@@ -434,7 +434,7 @@ def test_a_statement_can_be_cancelled_over_a_line(faults, mine):
         timer = threading.Timer(0.2, driver.cancel_safe)
         timer.start()
         with pytest.raises(DBAPIError, match="canceling statement"):
-            connection.execute(text("SELECT pg_sleep(10)"))
+            connection.execute(text("SELECT pg_sleep(60)"))
         timer.join()
 
 

@@ -16,6 +16,7 @@ from optilock.dialects.transient import cause_of
 from optilock.testing import count_statements
 from optilock.unit.heat import MEMORY
 from tests.support.models import Account
+from tests.support.waiting import LIMIT, until_a_lock_is_waited_for
 
 pytestmark = pytest.mark.engines("postgresql")
 
@@ -48,12 +49,12 @@ def heat(engine, other, sessions):
 
 @pytest.fixture
 def meanwhile(engine, sessions):
-    """Run ``work`` while somebody else has locked a row, until it is to run again, or has to wait.
+    """Run ``work`` while somebody else has locked a row, until it is to run again.
 
-    Gives what the attempts have failed with.
+    With ``waits`` it has to wait for longer. Gives what the attempts have failed with.
     """
 
-    def meanwhile(work, key):
+    def meanwhile(work, key, *, waits=False):
         failed, again = [], threading.Event()
 
         def listener(heard):
@@ -68,7 +69,11 @@ def meanwhile(engine, sessions):
             with Session(engine) as holder, holder.begin():
                 row = holder.get_one(Account, key, with_for_update=True)
                 doing.start()
-                again.wait(0.3)
+                if waits:
+                    until_a_lock_is_waited_for(engine)
+                    assert not again.wait(0.3)
+                else:
+                    assert again.wait(LIMIT)
                 row.note = "theirs"
             doing.join()
         finally:
@@ -149,7 +154,7 @@ def test_who_only_verifies_one_row_waits(sessions, meanwhile):
     def work(session):
         verify(session.get_one(Account, 2))
 
-    assert meanwhile(work, 2) == [ConcurrencyError]
+    assert meanwhile(work, 2, waits=True) == [ConcurrencyError]
 
 
 def test_who_has_locked_nothing_waits(sessions, meanwhile, stored):
@@ -157,7 +162,7 @@ def test_who_has_locked_nothing_waits(sessions, meanwhile, stored):
     def work(session):
         session.get_one(Account, 2).balance += 5
 
-    assert meanwhile(work, 2) == [ConcurrencyError]  # once the other one has committed
+    assert meanwhile(work, 2, waits=True) == [ConcurrencyError]  # once the other one has committed
     assert stored(Account, 2)["balance"] == 5
 
 

@@ -57,10 +57,10 @@ def test_a_server_that_is_not_reached_is_tried_again_and_not_for_ever(database, 
 def test_no_attempt_begins_after_the_deadline(database):
     began = time.monotonic()
     away = PASSES["nobody listens"](make_url(database.url))
-    error, tries = failing(away, attempts=1_000, deadline=0.5)
+    error, tries = failing(away, attempts=1_000, deadline=2)
     assert is_transient(error)
     assert 2 < tries < 1_000
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 20  # a thousand would take minutes
 
 
 @pytest.mark.parametrize("change", STAYS.values(), ids=STAYS)

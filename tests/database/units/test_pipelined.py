@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Iterator
 
 import psycopg
@@ -33,6 +32,7 @@ from tests.support.cut_line import Cut as Cut
 from tests.support.cut_line import cut as cut
 from tests.support.models import Account
 from tests.support.needed import two_phases
+from tests.support.waiting import until_a_lock_is_waited_for
 
 pytestmark = pytest.mark.engines("postgresql")
 
@@ -576,15 +576,6 @@ async def test_a_cancelled_task_gives_its_connection_back(account, line, engine,
     await made.dispose()
 
 
-def until_somebody_waits_for_a_lock(engine: Engine) -> None:
-    asked = text("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'")
-    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-        until = time.monotonic() + 20
-        while not connection.scalar(asked):
-            assert time.monotonic() < until
-            time.sleep(0.02)
-
-
 @pytest.mark.anyio
 async def test_a_task_that_is_cancelled_in_the_last_writes_waits_for_them(
     account, line, engine
@@ -601,7 +592,7 @@ async def test_a_task_that_is_cancelled_in_the_last_writes_waits_for_them(
         connection.execute(text("SELECT 1 FROM accounts WHERE id = 1 FOR UPDATE"))
         task = asyncio.ensure_future(work())
         await changed.wait()
-        await asyncio.to_thread(until_somebody_waits_for_a_lock, engine)
+        await asyncio.to_thread(until_a_lock_is_waited_for, engine)
         task.cancel()
         await asyncio.sleep(0.2)
         assert not task.done()

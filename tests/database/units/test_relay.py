@@ -393,9 +393,7 @@ class Impatient(Part):
 def test_a_row_that_somebody_holds_for_ever_ends_in_the_last_error(sessions, watched):
     tried = []
 
-    @unit_of_work(
-        sessions, strategy="pessimistic", attempts=1000, deadline=1.5, parts=[Impatient()]
-    )
+    @unit_of_work(sessions, strategy="pessimistic", attempts=1000, deadline=4, parts=[Impatient()])
     def work(session):
         tried.append(session)
         session.get_one(Account, 1).balance += 1

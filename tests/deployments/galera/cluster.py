@@ -224,7 +224,7 @@ def _free_ports(count: int) -> list[int]:
         return [int(one.getsockname()[1]) for one in held]
 
 
-def _until(true: object, seconds: float = 30.0) -> None:
+def _until(true: object, seconds: float = 60.0) -> None:
     assert callable(true)
     until = time.monotonic() + seconds
     while not true():

@@ -42,7 +42,7 @@ def at_once(
 
     def meet(*_: object) -> None:
         with suppress(threading.BrokenBarrierError):
-            together.wait(timeout=2)
+            together.wait(timeout=20)
 
     def run(engine: Engine, number: int) -> None:
         try:

@@ -67,14 +67,14 @@ def _written(url: str, way: str, story: str, seconds: float) -> Tally:
     if is_async:
         return asyncio.run(_by_tasks(url, SETTINGS[driver], story, seconds))
     engine = create_engine(url, **SETTINGS[driver])
-    tally = write(engine, seconds, story=story)
+    tally = write(engine, seconds, at_least=21, story=story)
     engine.dispose()
     return tally
 
 
 async def _by_tasks(url: str, settings: Any, story: str, seconds: float) -> Tally:
     engine = create_async_engine(url, **settings)
-    tally = await awrite(engine, seconds, story=story)
+    tally = await awrite(engine, seconds, at_least=21, story=story)
     await engine.dispose()
     return tally
 

@@ -27,6 +27,7 @@ from optilock.tables.names import share_names
 from optilock.tables.queue import message_tables
 from tests.deployments.pgbouncer.pooler import SETTINGS
 from tests.deployments.writers import Account, Base
+from tests.support.waiting import LIMIT
 
 nothing_left = pytest.mark.usefixtures("nothing_left")
 
@@ -140,8 +141,8 @@ def test_whoever_waits_for_messages_asks(queue, engine):
     waiter.close()
     threading.Timer(0.3, queue.send, ["hello"]).start()
     began = time.monotonic()
-    [message] = queue.receive(wait=10)
-    assert time.monotonic() - began < 5
+    [message] = queue.receive(wait=LIMIT)
+    assert time.monotonic() - began < LIMIT / 2
     queue.delete(message)
 
 
@@ -154,8 +155,8 @@ def test_a_sender_behind_the_pooler_tells_those_who_listen_beside_it(queue, pool
         waiter.close()
         threading.Timer(0.5, queue.send, ["hello"]).start()
         began = time.monotonic()
-        [message] = beside.receive(wait=10)
-        assert time.monotonic() - began < 5
+        [message] = beside.receive(wait=LIMIT)
+        assert time.monotonic() - began < LIMIT / 2
         beside.delete(message)
     direct.dispose()
 
@@ -170,7 +171,7 @@ def test_async_ones_ask_too(queue, pooler, driver):
             assert isinstance(waiter, AsyncPollingWaiter)
             await waiter.close()
             await mails.send("hello")
-            [message] = await mails.receive(wait=5)
+            [message] = await mails.receive(wait=LIMIT)
             await mails.delete(message)
         await engine.dispose()
 

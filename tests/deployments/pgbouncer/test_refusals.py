@@ -60,7 +60,7 @@ def test_units_wait_for_a_server_that_restarts_behind_it(driver):
             tally = asyncio.run(by_tasks(url, restarts))
         else:
             engine = create_engine(url, **SETTINGS[driver])
-            tally = write(engine, 4, meanwhile=restarts)
+            tally = write(engine, 4, at_least=21, meanwhile=restarts)
             engine.dispose()
         verdict = judge(plain, tally)
         plain.dispose()
@@ -71,6 +71,6 @@ def test_units_wait_for_a_server_that_restarts_behind_it(driver):
 
 async def by_tasks(url: Any, restarts: Any) -> Any:
     engine = create_async_engine(url, **SETTINGS["asyncpg"])
-    tally = await awrite(engine, 4, meanwhile=restarts)
+    tally = await awrite(engine, 4, at_least=21, meanwhile=restarts)
     await engine.dispose()
     return tally

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,6 +13,7 @@ from sqlalchemy import Engine, create_engine, text
 from optilock import OptilockError
 from optilock.rollout import roll_out
 from tests.deployments.pgbouncer.pooler import SETTINGS, Pooler
+from tests.support.waiting import until
 
 
 @pytest.fixture
@@ -42,9 +42,7 @@ def test_a_second_one_is_refused_while_the_first_one_works_and_only_then(parcels
     first = threading.Thread(target=roll_out, args=[parcels, "parcels"], kwargs={"rate": 1_000})
     first.start()
     other = create_engine(pooler.url(), **SETTINGS["psycopg"])
-    until = time.monotonic() + 5
-    while not is_claimed(other) and time.monotonic() < until:
-        time.sleep(0.01)
+    until(lambda: is_claimed(other))
     with pytest.raises(OptilockError, match="Another roll-out of parcels is running: process"):
         roll_out(other, "parcels")
     first.join()

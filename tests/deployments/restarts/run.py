@@ -87,7 +87,7 @@ def run(kind: str, seconds: float, every: float, away: float) -> tuple[Tally, Ve
             tally = asyncio.run(_by_tasks(url, seconds, restarts))
         else:
             engine = create_engine(url)
-            tally = write(engine, seconds, meanwhile=restarts)
+            tally = write(engine, seconds, at_least=101, meanwhile=restarts)
             engine.dispose()
         verdict = judge(plain, tally)
         plain.dispose()
@@ -96,7 +96,7 @@ def run(kind: str, seconds: float, every: float, away: float) -> tuple[Tally, Ve
 
 async def _by_tasks(url: object, seconds: float, restarts: Callable[[], None]) -> Tally:
     engine = create_async_engine(url)  # type: ignore[arg-type]
-    tally = await awrite(engine, seconds, meanwhile=restarts)
+    tally = await awrite(engine, seconds, at_least=101, meanwhile=restarts)
     await engine.dispose()
     return tally
 

@@ -5,9 +5,8 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from typing import NamedTuple
 
 import pytest
 from sqlalchemy import Engine, create_engine
@@ -15,6 +14,7 @@ from sqlalchemy.orm import Session
 
 from tests.deployments.postgresql import Node, primary, standby_of
 from tests.deployments.writers import Account, make
+from tests.support.waiting import until
 
 
 class Pair(NamedTuple):
@@ -25,13 +25,6 @@ class Pair(NamedTuple):
         """Until the standby has all that is stored now."""
         there = self.primary.ask("SELECT pg_current_wal_lsn()")
         until(lambda: self.standby.ask(f"SELECT pg_last_wal_replay_lsn() >= '{there}'"))
-
-
-def until(true: Callable[[], Any], seconds: float = 20.0) -> None:
-    end = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < end
-        time.sleep(0.02)
 
 
 @pytest.fixture(scope="module")

@@ -14,6 +14,7 @@ from tests.deployments.standby.conftest import Pair
 from tests.exactly_once.increments import count, options, prepare
 from tests.support.cut_commits import CommitCutter
 from tests.support.models import Account
+from tests.support.waiting import until
 
 
 def url_to(node: Node):
@@ -47,8 +48,7 @@ def test_a_unit_is_on_the_new_primary_once(mode, lossy):
             return account.balance
 
         def fail_over() -> None:
-            while not line.cuts:
-                pass
+            until(lambda: line.cuts)
             if not lossy:
                 both.wait()
             first.crash()

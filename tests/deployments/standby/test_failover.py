@@ -19,8 +19,9 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sess
 from optilock import ConcurrencyError, Versioned, watch
 from optilock.tokens import Unique
 from tests.deployments.postgresql import primary, standby_of, url_of
-from tests.deployments.standby.conftest import Pair, until
+from tests.deployments.standby.conftest import Pair
 from tests.deployments.writers import Tally, Verdict, awrite, judge, make, write
+from tests.support.waiting import until
 
 
 @contextmanager
@@ -54,7 +55,7 @@ def written(both: Pair, driver: str) -> tuple[Tally, Verdict]:
         tally = asyncio.run(by_tasks(url, both))
     else:
         engine = create_engine(url)
-        tally = write(engine, 4, meanwhile=lambda: fail_over(both))
+        tally = write(engine, 4, at_least=101, meanwhile=lambda: fail_over(both))
         engine.dispose()
     survivor = create_engine(both.standby.url)
     verdict = judge(survivor, tally)
@@ -64,7 +65,7 @@ def written(both: Pair, driver: str) -> tuple[Tally, Verdict]:
 
 async def by_tasks(url: str, both: Pair) -> Tally:
     engine = create_async_engine(url)
-    tally = await awrite(engine, 4, meanwhile=lambda: fail_over(both))
+    tally = await awrite(engine, 4, at_least=101, meanwhile=lambda: fail_over(both))
     await engine.dispose()
     return tally
 
