@@ -343,7 +343,7 @@ def race(target: Target, seconds: float, clients: int = 8) -> dict[str, int]:
     """What eight processes have seen, added up."""
     engine = prepare(target)
     processes = [start(target, "client", str(seconds), str(n)) for n in range(clients)]
-    told = [json.loads(one.communicate(timeout=seconds + 60)[0]) for one in processes]
+    told = [json.loads(one.communicate(timeout=seconds + 240)[0]) for one in processes]
     found = {name: sum(one[name] for one in told) for name in told[0]}
     with Session(engine) as session:
         found["holders"] = session.scalar(select(func.count()).select_from(Holder)) or 0

@@ -171,7 +171,7 @@ def serving(target: Target) -> Iterator[tuple[int, int]]:
             assert one.stdin is not None
             one.stdin.close()
         for one in processes:
-            one.wait(timeout=20)
+            one.wait(timeout=60)
             assert one.stdout is not None
             one.stdout.close()
 

@@ -92,7 +92,7 @@ class Terminal:
 
     def ends(self, expected: str) -> None:
         """Press Enter, and expect the rest of the output."""
-        rest, _ = self._process.communicate("\n", timeout=60)
+        rest, _ = self._process.communicate("\n", timeout=240)
         assert rest == expected
 
     def stop(self) -> None:

@@ -76,7 +76,7 @@ def test_a_shell_sees_what_the_commands_print_and_their_exit_code(shop):
         cwd=shop,
         text=True,
         capture_output=True,
-        timeout=60,
+        timeout=240,
         env=given,
     )
     told = optilock(shop, *command[3:])

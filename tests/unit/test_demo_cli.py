@@ -55,7 +55,7 @@ def test_help_names_the_options() -> None:
 )
 def test_without_the_extra_the_command_line_says_what_to_install(absent: str) -> None:
     code = f"import sys; sys.modules[{absent!r}] = None; from optilock.cli import main; main()"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=240)
     assert done.returncode == 2
     assert 'pip install "optilock[cli]"' in done.stderr
     assert "Traceback" not in done.stderr
@@ -65,7 +65,7 @@ def test_without_the_extra_the_command_line_says_what_to_install(absent: str) ->
 def test_without_the_applications_their_commands_name_the_extra(command: str) -> None:
     absent = "import sys; sys.modules['optilock_apps'] = None"
     code = f"{absent}; sys.argv = ['optilock', {command!r}]; from optilock.cli import main; main()"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=240)
     assert done.returncode == 2
     assert f'pip install "optilock[{command}]"' in done.stderr
     assert "Traceback" not in done.stderr
@@ -77,5 +77,5 @@ def test_a_command_imports_no_other_command() -> None:
         "assert CliRunner().invoke(commands(), ['check', '--help']).exit_code == 0\n"
         "print({name for name in sys.modules if name.split('.')[-1] == 'command'})"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=240)
     assert done.stdout == "{'optilock.check.command'}\n"

@@ -57,7 +57,7 @@ def test_the_url_may_come_from_the_environment(
     path = tmp_path / "app.db"
     monkeypatch.setenv("OPTILOCK_DATABASE_URL", f"sqlite:///{path}")
     command = [sys.executable, "-m", "alembic", "-c", MIGRATIONS / "alembic.ini", "upgrade", "head"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     assert _tables(path) == OWN
 

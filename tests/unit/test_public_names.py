@@ -118,7 +118,7 @@ def run(program: str, *, without: list[str]) -> subprocess.CompletedProcess[str]
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
     )
 
 

@@ -19,6 +19,6 @@ def test_mypy_in_strict_mode_infers_what_api_py_says() -> None:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=240,
     )
     assert checked.returncode == 0, checked.stdout + checked.stderr

@@ -751,7 +751,7 @@ def test_the_first_request_of_a_process_is_looked_at(tmp_path: Any) -> None:
         [sys.executable, "-c", textwrap.dedent(FIRST), str(tmp_path / "first.db")],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
         check=False,
     )
     assert done.stdout.strip() == "501", done.stderr

@@ -58,7 +58,7 @@ def wiki_at(*options: str, folder: Path) -> Iterator[str]:
             watchdog.cancel()
             process.terminate()
             try:
-                code = process.wait(timeout=30)
+                code = process.wait(timeout=60)
             except subprocess.TimeoutExpired:
                 process.kill()
                 raise
@@ -79,11 +79,11 @@ def served_by(*words: str, folder: Path) -> Iterator[int]:
             yield port
         finally:
             process.terminate()
-            process.wait(timeout=30)
+            process.wait(timeout=60)
 
 
 def _wait(port: int, process: subprocess.Popen[bytes], log: Path) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     while time.monotonic() < deadline and process.poll() is None:
         try:
             socket.create_connection(("127.0.0.1", port), timeout=5).close()

@@ -50,7 +50,7 @@ def test_two_clients_of_a_server_lose_nothing(address: str) -> None:
 def curl(*words: str) -> tuple[int, str]:
     """Status and body."""
     command = [program("curl"), "--silent", "--max-time", "30", "-w", "\n%{http_code}", *words]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=240)
     body, _, status = done.stdout.rpartition("\n")
     return int(status), body
 
@@ -162,7 +162,7 @@ def test_without_the_extra_the_wiki_says_what_to_install(absent: str) -> None:
         f"import sys; sys.modules[{absent!r}] = None; sys.argv = ['optilock', 'wiki'];"
         "from optilock.cli import main; main()"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=240)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.count("\n") == 1
     assert f"the wiki needs {absent}" in done.stderr

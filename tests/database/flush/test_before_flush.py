@@ -102,7 +102,7 @@ def test_a_promise_is_kept_for_a_root_whoever_was_told_of_flushes_first(database
         [sys.executable, "-W", "ignore", "-c", textwrap.dedent(PROGRAM), database.url],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
         check=False,
     )
     expected = [

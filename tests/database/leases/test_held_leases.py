@@ -315,6 +315,13 @@ def test_a_unit_that_reads_a_snapshot_begins_after_a_renewal(
 
     event.listen(desks, "commit", wait)
     with leases.lease(desks, (Desk, 1), 60) as held:
+        renew_on, after_it = held.renew_on, []
+
+        def begin(connection: Any) -> None:
+            after_it.append(go_on.is_set())
+            renew_on(connection)
+
+        monkeypatch.setattr(held, "renew_on", begin)
         renewal = threading.Thread(target=held.renew_once, args=(desks,), name="renewal")
         renewal.start()
         assert committing.wait(LIMIT)
@@ -323,6 +330,7 @@ def test_a_unit_that_reads_a_snapshot_begins_after_a_renewal(
             session.get_one(Desk, 1).text = "mine"
         renewal.join(LIMIT)
     event.remove(desks, "commit", wait)
+    assert after_it == [True]
 
 
 def test_the_end_waits_for_no_transaction_of_the_holder(

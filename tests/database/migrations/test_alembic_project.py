@@ -127,7 +127,7 @@ class Project:
             },
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=240,
         )
         return done.returncode, done.stdout + done.stderr
 

@@ -232,8 +232,8 @@ def test_a_lock_that_is_not_got_is_the_drivers_error_and_transient(two, way):
     [note] = caught.value.__notes__
     assert "did not get Account (1,)" in note
     assert "SELECT" not in note
-    assert (took < 0.5) is (way == "nowait")
-    assert took < 3
+    assert way == "nowait" or took > 0.9
+    assert took < 3  # which is the shortest wait of a connection here without that
 
 
 def test_the_time_to_wait_is_the_connections_own_again(account, watched, database):

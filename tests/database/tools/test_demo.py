@@ -22,7 +22,7 @@ OTHERS = ("optimistic, retry", "optimistic, merge", "lease", "pessimistic", "ser
 
 def optilock_demo(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "optilock.cli", "demo", *SHORT, *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=100)
+    return subprocess.run(command, capture_output=True, text=True, timeout=240)
 
 
 @dataclass(frozen=True)

@@ -65,7 +65,7 @@ def deadlocks(database, store):
     if database.family == "postgresql":
         # Of a server that is late with both, the search for a deadlock may come before the end of
         # a brief wait.
-        options["connect_args"] = {"options": "-c deadlock_timeout=10s"}
+        options["connect_args"] = {"options": "-c deadlock_timeout=2s"}
     engine, found = database.engine(pool_size=WRITERS, **options), []
 
     def listener(heard):
