@@ -176,4 +176,4 @@ def test_scopes_moved_in_the_order_of_the_program_would_deadlock(busy, monkeypat
 
     monkeypatch.setattr("optilock.watched.scopes.flush.note_moves", note_moves)
     monkeypatch.setattr(transaction, "_may_wait_for_commit", lambda *_: False)
-    assert deadlocks(busy, threads=4, rounds=10) > 0
+    assert any(deadlocks(busy, threads=4, rounds=10, first=n) for n in range(0, 200, 10))
