@@ -117,8 +117,9 @@ def gone_error(source: State, version: Any) -> ConcurrencyError:
     return ConcurrencyError(
         [gone_entry(source, version)],
         f"Version id {version!r} on merged state {state_str(source)} does not match any row: the"
-        " row was deleted after the copy was read. Nothing was merged. Drop the copy; or, if the"
-        " row is to be there again, add a new object with its values.",
+        " row was deleted after the copy was read, or the program hides it (with_loader_criteria)."
+        " Nothing was merged. Drop the copy; or, if a deleted row is to be there again, add a new"
+        " object with its values.",
     )
 
 

@@ -6,8 +6,14 @@ import pickle
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, Integer
-from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
+from sqlalchemy import Engine, Integer, event
+from sqlalchemy.orm import (
+    DeclarativeBase,
+    Mapped,
+    Session,
+    mapped_column,
+    with_loader_criteria,
+)
 from sqlalchemy.orm.exc import StaleDataError
 
 from optilock import ConcurrencyError, ConfigurationError, Versioned, merge_fields, touch
@@ -109,6 +115,24 @@ def test_a_new_object_without_a_version_is_inserted(account: Any, watched: Do, s
     session.merge(Account(id=2, owner="Bea"))
     session.commit()
     assert stored(Account, 2)["version"] == 1
+
+
+def test_a_copy_of_a_row_that_the_program_hides_is_refused_with_that_reason(
+    account: Any, watched: Do, copy_of: Do, stored: Do
+) -> None:
+    """A soft delete: the row is still stored, and its key cannot be inserted again."""
+    session = watched()
+
+    @event.listens_for(session, "do_orm_execute")
+    def hide(executed: Any) -> None:
+        hidden = with_loader_criteria(Account, Account.note != "n")
+        executed.statement = executed.statement.options(hidden)
+
+    copy = copy_of(Account, 1)
+    copy.owner = "Eve"
+
+    assert "the program hides it" in str(refused_merge(session, copy))
+    assert stored(Account, 1)["owner"] == "Ada"
 
 
 @pytest.mark.filterwarnings("ignore::optilock.errors.UnversionedMergeWarning")
