@@ -34,6 +34,7 @@ from sqlalchemy.exc import DBAPIError
 from optilock.dialects.connections import send_afterwards, undo_at_checkin
 from optilock.dialects.mariadb.causes import number_of
 from optilock.errors import ConfigurationError
+from optilock.undocumented.connections import raise_as_of
 
 #: Another transaction was first.
 _ABORTED = 1213
@@ -52,6 +53,8 @@ def is_node(connection: Connection) -> bool:
             found = _ask(connection.connection)
         except dialect.loaded_dbapi.Error:
             return False  # the next statement raises the error
+        except BaseException as error:  # an interrupt: the answer may be half read
+            raise_as_of(connection, error)
         _known[dialect] = found
         if found:
             _cover_rollback(dialect)

@@ -8,10 +8,10 @@ import logging
 from contextlib import suppress
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import event, text
 from sqlalchemy.ext.asyncio import async_sessionmaker
 
-from optilock import Isolation, OptilockError, is_transient
+from optilock import Isolation, OptilockError, is_transient, watch
 from optilock.unit.async_unit import AsyncUnitOfWork
 
 pytestmark = pytest.mark.anyio
@@ -100,4 +100,27 @@ async def test_an_inner_unit_that_is_cancelled_at_its_end_is_not_called_committe
                 asyncio.get_running_loop().call_soon(task.cancel)
                 asyncio.get_running_loop().call_soon(task.uncancel)
     assert "was left to the unit around it" in caught.value.__notes__[0]
+    await async_engine.dispose()
+
+
+async def test_a_session_that_is_cancelled_in_optilocks_own_question_gives_its_connection_back(
+    async_engine,
+):
+    """MariaDB is asked whether it is a node of a cluster, with the driver alone."""
+    sessions = watch(async_sessionmaker(async_engine))
+
+    async def read() -> None:
+        async with sessions() as session:
+            await session.execute(text("SELECT 1"))
+
+    async with async_engine.connect() as connection:  # or it would be cancelled while it connects
+        await connection.execute(text("SELECT 1"))
+    task = asyncio.ensure_future(read())
+    loop = asyncio.get_running_loop()
+    cancel = lambda *_: loop.call_soon(task.cancel)  # noqa: E731
+    event.listen(async_engine.sync_engine, "checkout", cancel, once=True)
+    await asyncio.wait({task})
+    assert task.cancelled()
+    assert async_engine.pool.checkedout() == 0
+    await read()
     await async_engine.dispose()
