@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import logging
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager
 from typing import Any, ParamSpec, TypeVar
 
 from sqlalchemy import Engine
+from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.util import await_only, greenlet_spawn
 
 from optilock.errors import ConfigurationError
@@ -24,6 +26,8 @@ from optilock.unit.sessions import is_async, make_async_session
 
 P = ParamSpec("P")
 H = TypeVar("H", bound=RenewedPart[Any])
+
+_log = logging.getLogger("optilock")
 
 
 def held_in_task(
@@ -48,14 +52,58 @@ def held_in_task(
                 f"{call}() of optilock.asyncio got a factory of sync sessions: write"
                 f" `with {call}(...)`."
             )
-        async with make_async_session(sessions) as session, session.begin():
-            held, engine = await session.run_sync(take, **bound.arguments)
+        held, engine, late = await _taken(make_async_session(sessions), take, bound.arguments)
         async with _renewing(held, engine):
+            if late is not None:
+                raise late
             yield held
 
     held_block.__name__, held_block.__doc__ = call.partition(".")[2], block.__doc__
     held_block.__signature__ = signature  # type: ignore[attr-defined]
     return held_block
+
+
+async def _taken(
+    session: AsyncSession, take: Callable[..., tuple[H, Engine]], arguments: dict[str, Any]
+) -> tuple[H, Engine, asyncio.CancelledError | None]:
+    """Take it and commit; return it, its engine, and a cancellation that came in COMMIT.
+
+    After such a cancellation it is to be ended: nothing else would do so before its time is over.
+    """
+    try:
+        held, engine = await session.run_sync(take, **arguments)
+    except BaseException:
+        late = await wait_until_done(asyncio.ensure_future(_roll_back(session)))
+        if late is not None:
+            raise late from None
+        raise
+    committing = asyncio.ensure_future(_commit(session))
+    late = await wait_until_done(committing)
+    failure = committing.exception()
+    if failure is None:
+        return held, engine, late
+    if late is not None:
+        raise late from failure
+    raise failure
+
+
+async def _commit(session: AsyncSession) -> None:
+    try:
+        await session.commit()
+    except BaseException:
+        await _roll_back(session)
+        raise
+    await session.close()
+
+
+async def _roll_back(session: AsyncSession) -> None:
+    """Roll back and close; a rollback that fails never hides the first error."""
+    try:
+        await session.rollback()
+    except Exception:
+        _log.warning("rolling back failed; the connection is thrown away", exc_info=True)
+        await session.invalidate()
+    await session.close()
 
 
 class _Holder:

@@ -723,6 +723,32 @@ async def test_a_cancelled_task_releases_it(async_desks: Any) -> None:
 
 
 @pytest.mark.anyio
+@pytest.mark.usually("postgresql", "mariadb")
+@pytest.mark.needs("server")  # SQLite's file stays locked for as long as the error is held
+@pytest.mark.parametrize("moment", ["checkout", "commit"])
+async def test_a_task_that_is_cancelled_while_it_acquires_leaves_nothing(
+    async_desks: Any, moment: str
+) -> None:
+    """B9: nobody would release it before its time is over."""
+    loop, entered = asyncio.get_running_loop(), []
+
+    async def hold() -> None:
+        async with optilock.asyncio.lease(async_desks, (Desk, 1), 30):
+            entered.append(1)
+
+    async with async_desks.connect() as connection:  # or it would be cancelled while it connects
+        await connection.execute(text("SELECT 1"))
+    holder = asyncio.ensure_future(hold())
+    cancel: Any = lambda *_: loop.call_soon(holder.cancel)  # noqa: E731
+    event.listen(async_desks.sync_engine, moment, cancel, once=True)
+    await asyncio.wait({holder})
+    assert holder.cancelled()
+    assert not entered
+    assert async_desks.pool.checkedout() == 0
+    assert (await async_state(async_desks)).state == "available"
+
+
+@pytest.mark.anyio
 async def test_sync_and_async_factories_are_told_apart(async_desks: Any) -> None:
     with pytest.raises(ConfigurationError, match="async with"):
         leases.lease(async_desks, (Desk, 1), SHORT).__enter__()
