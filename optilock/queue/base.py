@@ -222,7 +222,7 @@ class Calls(OnConnections[Caller], Generic[Caller, Handler, WorkerT]):
         except BaseException:
             await result_of(waiter.close())
             raise
-        self._resting.put(self.connections.home(), waiter)
+        await self._resting.put(self.connections.home(), waiter)
         return Received(found, expired)
 
     def _receiving(

@@ -37,7 +37,8 @@ C = TypeVar("C")
 Work = Callable[[Connection, bool], R]
 
 AUTOCOMMIT = {"isolation_level": "AUTOCOMMIT", KEPT: True}
-_FEW = 4
+#: Connections, and waiters, that a queue keeps.
+FEW = 4
 #: Conflicts of the queue's own statements, after which they run again.
 _CONFLICTS = frozenset({Cause.CONFLICT, Cause.DEADLOCK})
 ATTEMPTS = 5
@@ -112,7 +113,7 @@ class KeptConnections(Generic[C]):
         return self._idle.pop() if self._idle else None
 
     def _put(self, connection: Any) -> bool:
-        fits = not connection.invalidated and len(self._idle) < _FEW
+        fits = not connection.invalidated and len(self._idle) < FEW
         if fits:
             self._idle.append(connection)
         return fits

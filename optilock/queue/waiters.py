@@ -30,7 +30,7 @@ from sqlalchemy import Connection, Engine
 from optilock.coroutines import ThreadClass, dual_method, result_of
 from optilock.dialects.connections import give_back, has_driver_ended
 from optilock.dialects.queue_sql import Messages
-from optilock.queue.connections import open_connection
+from optilock.queue.connections import FEW, open_connection
 
 R = TypeVar("R")
 
@@ -57,13 +57,16 @@ class NoWaiter:
 
 
 class RestingWaiters:
-    """The waiters of a queue between two calls that wait."""
+    """The waiters of a queue between two calls that wait: a few, as each has a connection."""
 
     def __init__(self) -> None:
         #: Each with its home: the process, or the event loop, that may use it.
         self._waiters: list[tuple[object, Any]] = []
 
-    def put(self, home: object, waiter: Any) -> None:
+    async def put(self, home: object, waiter: Any) -> None:
+        if len(self._waiters) >= FEW:
+            await result_of(waiter.close())
+            return
         waiter.reset()
         self._waiters.append((home, waiter))
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import create_engine, text
 from sqlalchemy.orm import Session
 
 from optilock.coroutines import run_to_end
@@ -186,6 +186,23 @@ def test_a_waiter_whose_connection_ended_while_it_rested_is_replaced(queue, data
     for _ in range(2):
         assert queue.receive(wait=0.05) == []
         lose_all_connections(database)
+        time.sleep(0.1)  # the server does not end them at once
+
+
+@pytest.mark.engines("postgresql")
+def test_many_receivers_that_waited_leave_few_connections(queue, database):
+    listening = text(
+        "SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%advisory%'"
+        " AND datname = current_database() AND pid <> pg_backend_pid()"
+    )
+    engine = create_engine(database.url)  # without what keeps connections between tests
+    with Queue(engine, "work") as ours:
+        for one in [Waiting(ours, 0.5) for _ in range(8)]:
+            one.end()
+        time.sleep(0.1)
+        with queue.engine.connect() as connection:
+            assert connection.scalar(listening) <= 4
+    engine.dispose()
 
 
 @pytest.mark.engines("postgresql")
@@ -193,7 +210,7 @@ def test_a_waiter_whose_connection_ended_while_it_rested_is_replaced(queue, data
 def test_a_process_listens_on_a_connection_of_its_own(queue):
     def listening() -> int:
         waiter = run_to_end(queue._free_waiter())
-        queue._resting.put(queue.connections.home(), waiter)
+        run_to_end(queue._resting.put(queue.connections.home(), waiter))
         return waiter._ear._own
 
     def child(said: Any) -> None:
