@@ -85,6 +85,20 @@ def _counted(result: CursorResult[Any]) -> bool:
     return bool(result.rowcount)
 
 
+#: SQL and its parameters.
+Statement = tuple[Any, Any]
+
+
+class Checks(NamedTuple):
+    """Statements around the last writes that raise an error if a promised row has moved."""
+
+    before: Sequence[Statement] = ()
+    after: Sequence[Statement] = ()
+
+
+NO_CHECKS = Checks()
+
+
 class Lost(NamedTuple):
     """A row that a write did not find, as it is stored now."""
 

@@ -140,6 +140,10 @@ class Database(RowLocks, Values, Waits):
         """
         return None
 
+    def found_or_error(self, query: sa.Select[Any], rows: int) -> Any:
+        """Return a statement that raises the same error unless the query finds so many rows."""
+        return None
+
     def is_miss(self, error: BaseException) -> bool:
         """Return whether a row of an :meth:`all_or_error` statement has moved, by its error."""
         return False

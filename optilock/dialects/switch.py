@@ -24,7 +24,7 @@ from typing import Any
 from sqlalchemy import Connection, CursorResult, event
 from sqlalchemy.exc import DBAPIError
 
-from optilock.conditions.write import SingleWrite, Write
+from optilock.conditions.write import NO_CHECKS, Checks, SingleWrite, Write
 from optilock.dialects.base import Database, Switch
 from optilock.dialects.connections import undo_at_checkin
 from optilock.dialects.locks import BEGINS
@@ -57,6 +57,9 @@ class OneStatement:
         self.unanswered = self._stored = False
         self._switch = switch
 
+    #: A transaction keeps promises.
+    carries_checks = False
+
     @property
     def stored(self) -> bool:
         """True once the write was carried out: no statement may follow it."""
@@ -70,6 +73,7 @@ class OneStatement:
         alone: SingleWrite | None = None,
         *,
         locked: bool = False,
+        checks: Checks = NO_CHECKS,
     ) -> list[Write] | None:
         """Write these rows in one statement, which commits itself; or return those that missed.
 

@@ -65,7 +65,7 @@ from optilock.undocumented.connections import level_on_connect
 from optilock.undocumented.flushes import is_opened_by_session, listeners_of
 from optilock.unit.durations import Seconds, in_seconds
 from optilock.unit.parts import Part
-from optilock.watched.guard.promises import hold_by_locks
+from optilock.watched.guard.promises import can_check_last, hold_by_locks
 from optilock.watched.scopes.transaction import has_scopes_to_end
 from optilock.watched.session.connections import binds_of_sessions
 from optilock.watched.session.record import record_of
@@ -187,11 +187,14 @@ def flush_inside_commit(session: Session, parts: Iterable[Part]) -> bool:
     """Let the last flush run inside ``session.commit()`` if only COMMIT can follow it.
 
     Returns False, and the unit flushes before, for parts with a ``before_commit`` of their own,
-    promises (``expect``, ``verify``) of rows that are not locked, scopes to move or to check, and
-    the application's listeners to :data:`_AFTER_WRITES`, which may add other statements.
+    promises (``expect``, ``verify``) of rows that are neither locked nor checked in the last trip,
+    scopes to move or to check, and the application's listeners to :data:`_AFTER_WRITES`, which may
+    add other statements.
     """
     known = record_of(session)
-    if known.ending is None or len(known.connections) != 1 or not hold_by_locks(session):
+    if known.ending is None or len(known.connections) != 1:
+        return False
+    if not (hold_by_locks(session) or can_check_last(session)):
         return False
     if known.conditions is not None and known.conditions.is_ignored:
         return False

@@ -631,27 +631,27 @@ def a_listener_of_rows_does_not_hear_of_one_that_moved(session: Session, world: 
         connection.execute(update(Noted).values(version=5))
 
 
-@case(6, 5)
+@case(6, 3)
 def verified(session: Session, world: World) -> None:
     verify(session.get_one(Person, 2))
     session.get_one(Person, 1).name = "new"
 
 
-@case(7, 6)
+@case(7, 7)
 def verified_and_moved(session: Session, world: World) -> None:
     verify(session.get_one(Person, 2))
     session.get_one(Person, 1).name = "new"
     world.moves(Person, 2)
 
 
-@case(4, 3)
+@case(4, 2)
 def expected(session: Session, world: World) -> None:
     person = session.get_one(Person, 1)
     expect(person, 1)
     person.name = "new"
 
 
-@case(4, 3, verify_reads=True)
+@case(4, 2, verify_reads=True)
 def reads_are_verified(session: Session, world: World) -> None:
     session.get_one(Person, 1).name = "new"
 
@@ -723,8 +723,8 @@ def in_its_last_flush(moves: bool) -> Body:
     return body
 
 
-case(7, 6)(in_its_last_flush(moves=False))
-case(8, 7)(in_its_last_flush(moves=True))
+case(7, 4)(in_its_last_flush(moves=False))
+case(8, 8)(in_its_last_flush(moves=True))
 
 
 # -- other ways of writing -------------------------------------------------------------------------

@@ -60,6 +60,7 @@ from optilock.dialects.postgresql.rows import (
     BOUNDED,
     BRIEFLY,
     PLAIN,
+    all_or_error,
     is_mark,
     one_or_error,
     set_form,
@@ -163,6 +164,10 @@ class PostgreSQL(PostgreSQLCodes, Database):
         form = set_form(self, writes, dialect)
         places = None if form is None else form.places(writes)
         return None if form is None or places is None else (form.or_error, places)
+
+    def found_or_error(self, query: Select[Any], rows: int) -> Any:
+        found = query.cte("optilock_found").prefix_with("MATERIALIZED")
+        return all_or_error(found, literal_column(str(rows)))
 
     def is_miss(self, error: BaseException) -> bool:
         return is_mark(error)

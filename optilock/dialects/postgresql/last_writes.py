@@ -14,8 +14,9 @@ anything else: earlier writes, locks,      SAVEPOINT, statements that raise,    
 ``SET LOCAL``, another level               COMMIT                                savepoint
 =========================================  ====================================  ================
 
-A commit token (``exactly_once=``) goes between the writes and COMMIT. Then one row is sent in the
-form that raises, too, and one that is added to is not sent with COMMIT: it has no such form.
+A commit token (``exactly_once=``) goes between the writes and COMMIT, and promised rows are checked
+before and after the writes, by statements that raise, too (READ COMMITTED only). Then one row is
+sent in the form that raises, and one that is added to is not sent with COMMIT: it has no such form.
 
 If a listener sends a statement of its own before one of these (``before_cursor_execute``), nothing
 goes with COMMIT, and the guard (:mod:`optilock.watched.guard.batch`) sends the rows as
@@ -34,15 +35,13 @@ from typing import Any
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
-from optilock.conditions.write import SingleWrite, Write
+from optilock.conditions.write import NO_CHECKS, Checks, SingleWrite, Statement, Write
 from optilock.dialects.postgresql.few_rows import one_by_one
 from optilock.dialects.postgresql.line import Line
 from optilock.dialects.postgresql.rows import BOUND, is_mark
 from optilock.dialects.rows import execute_unguarded
 from optilock.dialects.switch import Interposed, Residue
 from optilock.undocumented.connections import has_listeners_after_statements
-
-Statement = tuple[Any, Any]
 
 #: A cancelled task waits for the last writes, and should not do so for ever: without another limit,
 #: it waits ten seconds for each lock, or briefly, where the unit's writes do.
@@ -74,6 +73,10 @@ class LastWrites:
         """True once COMMIT was carried out: no statement may follow it."""
         return self._stored or self._line.stored
 
+    @property
+    def carries_checks(self) -> bool:
+        return self._line.is_read_committed()
+
     def over(self) -> None:
         self._stored = self.stored
         self._line.over()
@@ -86,6 +89,7 @@ class LastWrites:
         alone: SingleWrite | None = None,
         *,
         locked: bool = False,
+        checks: Checks = NO_CHECKS,
     ) -> list[Write] | None:
         """Write these rows, of one table each, and commit; or else return those that missed.
 
@@ -99,7 +103,8 @@ class LastWrites:
         restarts = line.residue() <= (Residue.ROW_LOCKS if locked else Residue.NOTHING)
         lone = len(together) == 1 and len(together[0]) == 1
         # A row that matches nothing is no error, and what goes before COMMIT would be stored.
-        if restarts and lone and line.before_commit is None and not self._careful:
+        is_bare = line.before_commit is None and checks is NO_CHECKS
+        if restarts and lone and is_bare and not self._careful:
             try:
                 return self._send_row(connection, together[0][0], alone)
             except Interposed:
@@ -109,6 +114,7 @@ class LastWrites:
         statements = _raising_statements(connection, together, database, locked=locked)
         if statements is None:
             return None
+        statements = [*checks.before, *statements, *checks.after]
         return [] if self._send_rows(connection, statements, savepoint=not restarts) else None
 
     def _send_row(

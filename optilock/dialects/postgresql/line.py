@@ -140,7 +140,7 @@ class Line:
             return True
         if self.stored:
             raise OptilockError(AFTER_THE_END)
-        self._residue = residue_of(query) if self._is_read_committed() else Residue.MORE
+        self._residue = residue_of(query) if self.is_read_committed() else Residue.MORE
         return False
 
     @property
@@ -262,7 +262,7 @@ class Line:
     def residue(self) -> Residue:
         """Return what the transaction would lose if it were ended and another one begun."""
         if self._pgconn.transaction_status == IDLE:
-            return Residue.NOTHING if self._is_read_committed() else Residue.MORE
+            return Residue.NOTHING if self.is_read_committed() else Residue.MORE
         return self._residue
 
     def has_spoken(self) -> bool:
@@ -309,7 +309,8 @@ class Line:
         driver = self.driver
         return _begin(driver.isolation_level, driver.read_only, driver.deferrable)
 
-    def _is_read_committed(self) -> bool:
+    def is_read_committed(self) -> bool:
+        """Return whether each statement of the transaction sees what was committed before it."""
         level = self.driver.isolation_level
         return (self._level if level is None else _name(level)) == "READ COMMITTED"
 

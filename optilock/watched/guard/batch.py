@@ -30,14 +30,19 @@ from sqlalchemy.orm import Mapper
 
 from optilock.conditions.condition import first_explanation
 from optilock.conditions.demands import FREE
-from optilock.conditions.write import Lost, Params, Shape, Write
+from optilock.conditions.write import NO_CHECKS, Lost, Params, Shape, Write, places_of
 from optilock.dialects import database_of
 from optilock.mapped import facts
 from optilock.mapping.moves import undo_touch
 from optilock.mapping.scopes import has_scopes
 from optilock.undocumented.connections import has_commit_listeners
 from optilock.undocumented.flushes import nested_transaction
-from optilock.watched.guard.promises import hold_by_locks
+from optilock.watched.guard.promises import (
+    can_check_last,
+    check_first,
+    checks_of,
+    hold_by_locks,
+)
 from optilock.watched.guard.records import Flush, ShortCount
 from optilock.watched.guard.settlement import restore_gone, settle_children
 from optilock.watched.guard.sums import (
@@ -251,6 +256,14 @@ def may_go_with_commit(flush: Flush) -> bool:
 
 def send_with_commit(flush: Flush) -> bool:
     """Send the deferred rows with COMMIT; False if they are still to be sent, and committed."""
+    if _send_with_commit(flush):
+        return True
+    if flush.record.promises:  # of rows that were to be checked in the same trip
+        check_first(flush.session, places_of(flush.held()))
+    return False
+
+
+def _send_with_commit(flush: Flush) -> bool:
     ending = flush.record.ending
     if ending is None or not _only_commit_follows(flush):
         return False
@@ -260,7 +273,7 @@ def send_with_commit(flush: Flush) -> bool:
         return False
     if has_commit_listeners(connection):  # they are called before it
         return False
-    last = None
+    last: LastSum | None = None
     if flush.adding is not None and len(together) == 1 and len(together[0]) == 1:
         last = LastSum.of(flush, connection, together[0][0])
         if last is None:
@@ -280,10 +293,14 @@ def _hand_over(
     locked = all(map(record.has_locked, together))
     before = len(record.sent)
     record.sent.extend(write for writes in together for write in writes)
+    checks = checks_of(flush.session, record.sent[before:])
+    if checks is None or (last is not None and checks is not NO_CHECKS):
+        del record.sent[before:]
+        return False
     held = flush.waiting.pop(connection)
     database = database_of(connection.dialect)
     if last is None:
-        missed = ending.send(connection, together, database, locked=locked)
+        missed = ending.send(connection, together, database, locked=locked, checks=checks)
     else:
         with refused_sums(flush, together[0]):
             missed = ending.send(connection, together, database, last.alone)
@@ -295,7 +312,10 @@ def _hand_over(
         return False
     if missed:
         settle_missed(flush, connection, missed, sent=len(record.sent) - before)
-    elif last is not None:
+        return True
+    if record.promises:
+        record.promises.looked_at(record.promises)
+    if last is not None:
         last.moves_on()
     return True
 
@@ -306,8 +326,8 @@ def _only_commit_follows(flush: Flush) -> bool:
         may_go_with_commit(flush)
         and len(flush.waiting) == 1
         and not (flush.misses or flush.skipped or flush.gone_links or flush.record.announced)
-        # A listener of before_flush may make promises, which are checked afterwards.
-        and hold_by_locks(flush.session)
+        # A listener of before_flush may make promises.
+        and (hold_by_locks(flush.session) or can_check_last(flush.session))
         and flush.uow is not None
         and not any(map(has_scopes, flush.uow.mappers))
         and nested_transaction(flush.session) is None

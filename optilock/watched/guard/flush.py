@@ -117,7 +117,8 @@ def guarded_flush(original: Callable[..., None]) -> Callable[..., None]:
             _release(record, running)
         if running is not None and (running.misses or running.gone_links):
             conclude(running)
-        if record.ending_now and record.promises:  # made since the unit has checked for them
+        is_last = record.ending_now or (running is not None and running.last)
+        if is_last and record.promises:  # perhaps made since the unit has looked for them
             check_before_commit(self)
 
     return flush

@@ -12,13 +12,14 @@ other. So promised rows that come before all rows of the last flush
 later row: it then takes all of its locks in one order. A unit that runs again waits only briefly
 for a row that comes before one that it holds.
 
-Where a lock does not reach all writers, such rows are written as they are
-(:mod:`optilock.watched.guard.local_locks`).
+In a pipelined unit these checks go around its last writes, in one trip with COMMIT
+(:func:`checks_of`). Where a lock does not reach all writers, such rows are written as they
+are (:mod:`optilock.watched.guard.local_locks`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 from weakref import ref
@@ -30,18 +31,19 @@ from sqlalchemy.orm.attributes import instance_state
 from sqlalchemy.orm.exc import ObjectDeletedError
 
 from optilock import events
-from optilock.conditions.write import expected_versions, places_of
+from optilock.conditions.write import NO_CHECKS, Checks, Write, expected_versions, places_of
 from optilock.dialects import database_of
 from optilock.dialects.transient import ended_by_conflict
 from optilock.errors import Action, Entry
 from optilock.mapped import Identity, Place, State, facts, place_of
 from optilock.undocumented import flushes
+from optilock.undocumented.connections import has_commit_listeners
 from optilock.watched.guard.ended_transactions import conflict_before_commit, promised_side
 from optilock.watched.guard.local_locks import write_as_they_are
 from optilock.watched.guard.records import Flush
 from optilock.watched.rows.entries import Attempt, attempt_of, entry_of
 from optilock.watched.rows.locked import order_of
-from optilock.watched.rows.stored import read_stored
+from optilock.watched.rows.stored import read_stored, unmoved_or_error
 from optilock.watched.session.connections import connection_to_write
 from optilock.watched.session.order import add_step
 from optilock.watched.session.record import SessionRecord, record_of, session_record
@@ -130,8 +132,10 @@ def check_pending(flush: Flush, objects: Any) -> None:
             moved[state] = promised
     if moved:
         _raise(record, list(_entries_of(session, moved)))
-    if promises and promises.end_next and objects is None:
-        _check_first(session, record)
+    if not (promises and promises.end_next and objects is None):
+        return
+    if not (record.ending_now and can_check_last(session)):
+        check_first(session, map(place_of, flushes.stored_states_to_flush(session)))
 
 
 def check_before_commit(session: Session) -> None:
@@ -178,20 +182,16 @@ def _check(
         _raise(record, moved)
 
 
-def _check_first(session: Session, record: SessionRecord) -> None:
-    """Check the rows that come before all rows of the flush, unless a later one is held."""
+def check_first(session: Session, written: Iterable[Place]) -> None:
+    """Check the rows that come before all ``written`` ones, unless a later one is held."""
+    record = session_record(session)
     unknown = _unknown(session, record)
     if not unknown:
         return
-    written = map(_order, map(place_of, flushes.stored_states_to_flush(session)))
-    first, last = min(written, default=None), _last_held(record)
     waiting = {
         place: one
-        for place, one in unknown.items()
-        if first is not None
-        and _order(place) < first
-        and (last is None or last < _order(place))
-        and _has_shared_locks(session, one.mapper)
+        for place, one in _first_of(unknown, written, _last_held(record, record.sent)).items()
+        if _has_shared_locks(connection_to_write(session, one.mapper))
     }
     if waiting and record.promises is not None:
         later = [one for place, one in unknown.items() if place not in waiting]
@@ -200,9 +200,68 @@ def _check_first(session: Session, record: SessionRecord) -> None:
         record.note_locks()
 
 
-def _last_held(record: SessionRecord) -> Any:
+def _first_of(
+    unknown: Mapping[Place, Promise], written: Iterable[Place], last: Any
+) -> dict[Place, Promise]:
+    """Return the rows that come before all ``written`` ones and after the ``last`` one held."""
+    first = min(map(_order, written), default=None)
+    return {
+        place: one
+        for place, one in unknown.items()
+        if first is not None and _order(place) < first and (last is None or last < _order(place))
+    }
+
+
+def can_check_last(session: Session) -> bool:
+    """Return whether promised rows can be checked in the trip of COMMIT, with changed rows."""
+    record = record_of(session)
+    ending = record.ending
+    if ending is None or not ending.carries_checks or len(record.connections) != 1:
+        return False
+    (connection,) = record.connections
+    adds = session.new or session.deleted or has_commit_listeners(connection)
+    return not adds and _has_shared_locks(connection)
+
+
+def checks_of(session: Session, writes: Sequence[Write]) -> Checks | None:
+    """Return the checks of promised rows around the last ``writes``, which are recorded as sent.
+
+    They are in the order in which they are checked without this. ``None``: they are statements of
+    their own.
+    """
+    record = record_of(session)
+    unknown = _unknown(session, record)
+    if not unknown:
+        return NO_CHECKS
+    earlier = record.sent[: -len(writes)]
+    first = _first_of(unknown, places_of(writes), _last_held(record, earlier))
+    before = _raising(session, first.values(), earlier)
+    rest = [one for place, one in unknown.items() if place not in first]
+    after = None if before is None else _raising(session, rest, record.sent)
+    return None if before is None or after is None else Checks(before, after)
+
+
+def _raising(
+    session: Session, promises: Iterable[Promise], sent: Sequence[Write]
+) -> list[tuple[Any, Any]] | None:
+    """Return statements that fail if one of these rows has moved, to be sent after the writes."""
+    record, found = record_of(session), []
+    for mapper, some in _by_table(promises):
+        connection = connection_to_write(session, mapper, for_queries=True)
+        if connection is not record.connections[0]:
+            return None
+        rows = [(*one.identity, one.version) for one in some]
+        briefly = _wait_briefly(record, mapper, [one.identity for one in some], sent)
+        statement = unmoved_or_error(database_of(connection.dialect), mapper, rows, briefly=briefly)
+        if statement is None:
+            return None
+        found.append(statement)
+    return found
+
+
+def _last_held(record: SessionRecord, sent: Sequence[Write]) -> Any:
     """Return the order of the last row that the transaction has locked or written."""
-    written = () if record.decided else places_of(record.sent)
+    written = () if record.decided else places_of(sent)
     return max(map(_order, {*written, *(record.locked or ())}), default=None)
 
 
@@ -210,9 +269,8 @@ def _order(place: Place) -> Any:
     return order_of(*place)
 
 
-def _has_shared_locks(session: Session, mapper: Mapper[Any]) -> bool:
+def _has_shared_locks(connection: Connection) -> bool:
     """Return whether transactions wait for single rows, and their locks reach all writers."""
-    connection = connection_to_write(session, mapper)
     database = database_of(connection.dialect)
     return not (database.one_lock or database.locks_are_local(connection))
 
@@ -266,10 +324,7 @@ def _raise(record: SessionRecord, entries: list[Entry[Any]]) -> None:
 def _moved(
     session: Session, promises: Iterable[Promise], *, lock: bool = True
 ) -> Iterator[Entry[Any]]:
-    by_table: dict[Mapper[Any], list[Promise]] = {}
-    for one in promises:
-        by_table.setdefault(_read_as(one.mapper), []).append(one)
-    for mapper, some in sorted(by_table.items(), key=lambda item: order_of(item[0], ())):
+    for mapper, some in _by_table(promises):
         if lock:
             yield from _moved_in(session, mapper, some)
         else:
@@ -280,17 +335,21 @@ def _moved(
             yield from _entries(session, mapper, some, found, read)
 
 
+def _by_table(promises: Iterable[Promise]) -> list[tuple[Mapper[Any], list[Promise]]]:
+    by_table: dict[Mapper[Any], list[Promise]] = {}
+    for one in promises:
+        by_table.setdefault(_read_as(one.mapper), []).append(one)
+    return sorted(by_table.items(), key=lambda item: order_of(item[0], ()))
+
+
 def _moved_in(session: Session, mapper: Mapper[Any], some: list[Promise]) -> Iterator[Entry[Any]]:
     token = facts(mapper).token
     connection = connection_to_write(session, mapper)
     database_of(connection.dialect).begin_writing(connection, facts(mapper).table)
     identities, written = [one.identity for one in some], _must_write(session, connection)
     can_hurry = not written and database_of(connection.dialect).has_brief_reads(connection.dialect)
-    briefly = can_hurry and (
-        _in_the_way(record_of(session)) or _comes_late(record_of(session), mapper, identities)
-    )
-    if briefly:
-        record_of(session).note_brief_waits()
+    record = record_of(session)
+    briefly = can_hurry and _wait_briefly(record, mapper, identities, record.sent)
     found = read_stored(
         connection, mapper, identities, only=(token,), share=not written, briefly=briefly
     )
@@ -321,18 +380,20 @@ def _entries(
             yield entry_of(_attempt(session, one), stored.get(one.identity))
 
 
-def _in_the_way(record: SessionRecord) -> bool:
-    """Return whether the unit runs again rather than to wait, because others may wait for it."""
-    others = record.holds_locks or record.sent or len(record.promises or ()) > 1
-    return bool(others) and record.hurries
+def _wait_briefly(
+    record: SessionRecord, mapper: Mapper[Any], rows: Iterable[Identity], sent: Sequence[Write]
+) -> bool:
+    """Return whether a unit waits briefly for these rows, after the writes, and note it.
 
-
-def _comes_late(record: SessionRecord, mapper: Mapper[Any], identities: Iterable[Identity]) -> bool:
-    """Return whether a unit that runs again holds a row that comes after one of these."""
-    if not record.gives_way:
-        return False
-    last = _last_held(record)
-    return last is not None and any(order_of(mapper, one) < last for one in identities)
+    It runs again. Others may wait for it, or it holds a row that comes after one of these.
+    """
+    late = bool(record.holds_locks or sent or len(record.promises or ()) > 1) and record.hurries
+    if not late and record.gives_way:
+        last = _last_held(record, sent)
+        late = last is not None and any(order_of(mapper, one) < last for one in rows)
+    if late:
+        record.note_brief_waits()
+    return late
 
 
 def _must_write(session: Session, connection: Connection) -> bool:

@@ -6,7 +6,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, Connection, Row, Select, Table, bindparam, select
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Row,
+    Select,
+    Table,
+    and_,
+    bindparam,
+    or_,
+    select,
+)
 from sqlalchemy.orm import Mapper
 
 from optilock.columns.identities import identity_in
@@ -238,6 +248,40 @@ def _query_of_one(mapper: Mapper[Any], database: Database, how: _How) -> _One:
         query = how.query(mapper, database, columns).where(*same)
         one = shapes[place] = _One(query, given, tuple(columns))
     return one
+
+
+#: Of more rows the reads of a check are no single statement.
+MOST_CHECKED = 8
+
+
+def unmoved_or_error(
+    database: Database, mapper: Mapper[Any], rows: Sequence[tuple[Any, ...]], *, briefly: bool
+) -> tuple[Any, Values] | None:
+    """Return SQL that shares these rows, by their keys and versions, or else raises an error.
+
+    ``None``: the database has no such statement, or it would be too long.
+    """
+    if len(rows) > MOST_CHECKED:
+        return None
+    names = [
+        [f"{_KEY}{number}_{part}" for part, _ in enumerate(row)] for number, row in enumerate(rows)
+    ]
+    shapes, place = facts(mapper).shapes, ("unmoved", database, len(rows), briefly)
+    if place not in shapes:
+        how = _How((facts(mapper).token,), lock=False, share=True, deleting=False, briefly=briefly)
+        columns = how.columns(mapper)
+        compared = [*facts(mapper).rows[0], *columns.values()]
+        each = (_same(compared, parameters) for parameters in names)
+        query = how.query(mapper, database, columns).where(or_(*each))
+        shapes[place] = database.found_or_error(query, len(rows))
+    statement, pairs = shapes[place], zip(names, rows, strict=True)
+    given = {name: value for each in pairs for name, value in zip(*each, strict=True)}
+    return None if statement is None else (statement, given)
+
+
+def _same(columns: list[Any], names: list[str]) -> ColumnElement[bool]:
+    pairs = zip(columns, names, strict=True)
+    return and_(*(column == bindparam(name, type_=column.type) for column, name in pairs))
 
 
 def rows_at(

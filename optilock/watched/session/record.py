@@ -12,7 +12,7 @@ from sqlalchemy import Connection, Select
 from sqlalchemy.orm import Session, SessionTransaction
 
 from optilock.conditions.demands import Demand, Demands, register_for_all_sessions
-from optilock.conditions.write import SingleWrite, Write
+from optilock.conditions.write import NO_CHECKS, Checks, SingleWrite, Write
 from optilock.dialects import Database
 from optilock.errors import ConfigurationError
 from optilock.mapped import Place
@@ -78,6 +78,7 @@ class Ending(Protocol):
         alone: SingleWrite | None = None,
         *,
         locked: bool = False,
+        checks: Checks = NO_CHECKS,
     ) -> list[Write] | None:
         """Write these rows, of one table each, and commit; or else return those that missed.
 
@@ -87,10 +88,15 @@ class Ending(Protocol):
         Args:
             alone: the statement of a single row.
             locked: the rows are locked already, in the expected version, so that none should miss.
+            checks: of promised rows.
         """
 
     def over(self) -> None:
         """Note that the transaction has ended, by ``send`` or in another way."""
+
+    @property
+    def carries_checks(self) -> bool:
+        """Return whether ``send`` also checks promised rows."""
 
     @property
     def stored(self) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, String, inspect, select, update
+from sqlalchemy import Engine, String, create_engine, inspect, select, update
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import (
     Mapped,
@@ -17,8 +17,10 @@ from sqlalchemy.orm import (
 from sqlalchemy.orm.exc import StaleDataError
 
 from optilock import (
+    ConcurrencyError,
     ConfigurationError,
     PreconditionFailed,
+    UnitOfWork,
     Versioned,
     client_wins,
     etag_of,
@@ -26,11 +28,13 @@ from optilock import (
     merge_fields,
     store_wins,
     touch,
+    verify,
     watch,
 )
 from optilock.statements import no_bump
+from optilock.testing import wire
 from optilock.tokens import Manual, Timestamp
-from tests.support.models import Base
+from tests.support.models import Account, Base
 from tests.support.token_classes import TOKENS, docs, new, with_version
 
 alive = pytest.mark.needs("resolves-in-place")
@@ -594,3 +598,30 @@ def test_an_update_that_nobody_watches_moves_the_version(
     assert entry.database["body"] == "theirs"
     session.rollback()
     assert stored(doc, 1)["body"] == "theirs"
+
+
+@pytest.mark.engines("postgresql")
+@pytest.mark.parametrize("moves", [False, True])
+def test_a_version_is_verified_in_the_trip_of_commit(doc, moves, store, database, edits, stored):
+    store(new(doc, id=1, title="a"), Account(id=1, balance=0))
+    with wire(database.url) as line:
+        far = create_engine(line.url, connect_args={"prepare_threshold": None})
+        far.connect().close()
+
+        def work():
+            with UnitOfWork(far, pipelined=True) as session:
+                verify(session.get_one(doc, 1))
+                session.get_one(Account, 1).balance = 5
+                if moves:
+                    edits(doc, 1, title="c")
+
+        with line.counting() as trips:
+            if moves:
+                with pytest.raises(ConcurrencyError) as caught:
+                    work()
+                assert [entry.identity for entry in caught.value.entries] == [(1,)]
+            else:
+                work()
+        far.dispose()
+    assert stored(Account, 1)["balance"] == (0 if moves else 5)
+    assert moves or trips.count == 3

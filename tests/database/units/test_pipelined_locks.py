@@ -157,8 +157,27 @@ def test_a_promise_of_a_locked_row_lets_commit_go_with_the_writes(line, far, sto
         write(session, 1)
 
     assert trips_of(line, pessimistic(far), work) == 3
-    assert trips_of(line, UnitOfWork(far, pipelined=True), work) == 5
+    assert trips_of(line, UnitOfWork(far, pipelined=True), work) == 3
     assert stored(Account, 1)["balance"] == 12
+
+
+@pytest.mark.parametrize(("verified", "written", "brief"), [(1, 2, 1), (2, 1, 2)])
+def test_a_row_that_is_verified_in_the_last_trip_is_waited_for_as_without_it(
+    far, stored, verified, written, brief
+):
+    """The lock that is taken first waits as any does, and a later one briefly."""
+
+    def work(session):
+        verify(session.get_one(Account, verified))
+        write(session, written)
+
+    for number, pipelined in enumerate((False, True), 1):
+        with count_statements(far) as sent:
+            unit_of_work(far, pipelined=pipelined)(work)()
+        order = ["FOR SHARE" in one.text for one in sent.statements[2:]]
+        assert order == [verified < written, verified > written]
+        assert sum("20ms" in one.text for one in sent.statements) == brief
+        assert stored(Account, written)["balance"] == 10 * written + number
 
 
 def test_a_promise_alone_costs_no_trip(line, far):
@@ -174,7 +193,7 @@ def test_a_promise_that_a_listener_makes_late_is_kept(line, far, stored):
     with line.counting() as trips, UnitOfWork(far, pipelined=True) as session:
         write(session, 1)
         event.listen(session, "before_flush", late)
-    assert trips.count == 5
+    assert trips.count == 3
     assert stored(Account, 1)["balance"] == 11
 
 
