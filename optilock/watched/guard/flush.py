@@ -114,7 +114,10 @@ def guarded_flush(original: Callable[..., None]) -> Callable[..., None]:
         finally:
             record.flushing = False
             running, record.flush = record.flush, None
-            _release(record, running)
+            if record.announced:
+                forget_announced(record)
+            if running is not None:
+                release(running)
         if running is not None and (running.misses or running.gone_links):
             conclude(running)
         is_last = record.ending_now or (running is not None and running.last)
@@ -122,13 +125,6 @@ def guarded_flush(original: Callable[..., None]) -> Callable[..., None]:
             check_before_commit(self)
 
     return flush
-
-
-def _release(record: SessionRecord, running: Flush | None) -> None:
-    if record.announced:
-        forget_announced(record)
-    if running is not None:
-        release(running)
 
 
 # -- a flush of changed columns, alone or inside of SQLAlchemy's -----------------------------------
@@ -149,7 +145,10 @@ def _flush_changed_columns(session: Session) -> bool:
     for state in states:
         by_mapper.setdefault(state.manager.mapper, []).append(state)
     try:
-        changed = None if _has_orphans(by_mapper) else _changed(by_mapper)
+        orphans = any(
+            flushes.orphan_rules(m) and flushes.is_orphan(m, held) for m, held in by_mapper.items()
+        )
+        changed = None if orphans else _changed(by_mapper)
     except BaseException:  # Ctrl-C, or a task that is cancelled: not to be met again
         give_up(session)
         raise
@@ -157,13 +156,6 @@ def _flush_changed_columns(session: Session) -> bool:
         return False
     _carry_out(session, by_mapper, changed)
     return True
-
-
-def _has_orphans(by_mapper: Mapping[Mapper[Any], list[State]]) -> bool:
-    for mapper, states in by_mapper.items():
-        if flushes.orphan_rules(mapper) and flushes.is_orphan(mapper, states):
-            return True
-    return False
 
 
 def give_up(session: Session) -> None:
