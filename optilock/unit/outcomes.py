@@ -1,13 +1,22 @@
-"""The outcome of a unit after an error inside COMMIT: stored, not stored, or unknown."""
+"""The meaning of an error at the end of a unit.
+
+After an error inside COMMIT the unit is stored, is not stored, or its outcome is unknown. A call in
+a transaction that is over is refused by SQLAlchemy, whose error does not show what has ended it.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy.exc import DBAPIError, InvalidRequestError
+from sqlalchemy.exc import DBAPIError, InvalidRequestError, PendingRollbackError
 
 from optilock.dialects.transient import commit_outcome_unknown
-from optilock.errors import CommitOutcomeUnknown, ConcurrencyError
+from optilock.errors import (
+    CommitOutcomeUnknown,
+    ConcurrencyError,
+    ConfigurationError,
+    OptilockError,
+)
 from optilock.exactly_once.units import note_of
 from optilock.watched.session.record import record_of
 
@@ -39,7 +48,24 @@ def explain_commit(own: Any, error: BaseException) -> bool:
     return True
 
 
-def is_of_closed_transaction(error: BaseException) -> bool:
+def refusal_of(
+    own: Any, error: BaseException, ended: BaseException | None
+) -> tuple[OptilockError, BaseException] | None:
+    """Return why SQLAlchemy refused a call in the unit's transaction, and the cause, if known.
+
+    ``ended``: the error with which the database ended the transaction.
+    """
+    if isinstance(error, PendingRollbackError):
+        if ended is not None:
+            return OptilockError(f"{ENDED}."), ended
+        if any(one.invalidated for one in own.connections):
+            return OptilockError(_STATEMENT_INTERRUPTED), error
+    if not own.session.in_transaction() and _is_of_closed_transaction(error):
+        return ConfigurationError(_ENDED_INSIDE), error
+    return None
+
+
+def _is_of_closed_transaction(error: BaseException) -> bool:
     """Return whether SQLAlchemy refused work after the end of a session's ``with`` block."""
     return type(error) is InvalidRequestError and "closed transaction" in str(error)
 
@@ -62,4 +88,20 @@ _HALF = (
     "COMMIT failed on one of several databases of this unit of work, and another one may have"
     " committed already. Compare the rows on each; use sessionmaker(twophase=True) where the"
     " databases support it."
+)
+_ENDED_INSIDE = (
+    "this unit of work went on after session.rollback() or session.close() inside of it: its"
+    " transaction was over, and nothing of it is stored. Leave the block with an error to undo the"
+    " unit, or put what may be undone alone into session.begin_nested()."
+)
+_STATEMENT_INTERRUPTED = (
+    "this unit of work cannot go on: a statement in it was interrupted (asyncio.timeout(), a"
+    " cancelled task, Ctrl-C), and the interruption was caught inside the unit. Its connection was"
+    " thrown away, and nothing of the unit is stored. Let the interruption out of the unit, or let"
+    " the database limit the time, for example with optilock.lock(obj, timeout=...)."
+)
+ENDED = (
+    "this unit of work cannot be committed: the database ended its transaction with an error at an"
+    " earlier statement, and that error was caught inside the unit. Let it out, so that the unit"
+    " runs again"
 )

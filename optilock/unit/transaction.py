@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any
 
 from sqlalchemy import Connection, Engine
-from sqlalchemy.exc import DBAPIError, InvalidRequestError, PendingRollbackError
+from sqlalchemy.exc import DBAPIError, InvalidRequestError
 from sqlalchemy.orm import Session
 
 from optilock import events
@@ -35,7 +35,7 @@ from optilock.unit import running_units
 from optilock.unit.failures import note_failure
 from optilock.unit.next_attempt import NextAttempt
 from optilock.unit.options import Options
-from optilock.unit.outcomes import explain_commit, is_of_closed_transaction
+from optilock.unit.outcomes import ENDED, explain_commit, refusal_of
 from optilock.unit.parts import Part, leave_parts
 from optilock.unit.round_trips import flush_inside_commit
 from optilock.unit.sessions import (
@@ -310,7 +310,7 @@ class OwnTransaction:
             self._note_committed()
             return False
         conflict = ended_by_conflict(error, at_commit=self._committing)
-        refused = self._refusal(error) if isinstance(error, InvalidRequestError) else None
+        refused = refusal_of(self, error, self._ended_by())
         if conflict:
             capture(self.session)
         kept = self._values()
@@ -337,18 +337,6 @@ class OwnTransaction:
         if ending is not None and ending.unanswered:  # its flush was rolled back
             return self._unflushed
         return values_of(self.session, flushed=True)
-
-    def _refusal(self, error: InvalidRequestError) -> tuple[OptilockError, BaseException] | None:
-        """Return why SQLAlchemy refused a call in this transaction, and the cause, if known."""
-        if isinstance(error, PendingRollbackError):
-            ended = self._ended_by()
-            if ended is not None:
-                return OptilockError(f"{_ENDED}."), ended
-            if any(one.invalidated for one in self.connections):
-                return OptilockError(_INTERRUPTED), error
-        if not self.session.in_transaction() and is_of_closed_transaction(error):
-            return ConfigurationError(_ENDED_INSIDE), error
-        return None
 
     def _is_stored(self) -> bool:
         if was_committed(self._transaction):
@@ -419,13 +407,13 @@ class OwnTransaction:
     def _refuse_if_ended(self) -> None:
         self._raise_what_broke()
         if (error := self._ended_by()) is not None:
-            raise OptilockError(f"{_ENDED}.") from error
+            raise OptilockError(f"{ENDED}.") from error
         for connection in self._may_end:
             if connection.invalidated or connection.closed:
                 continue
             if database_of(connection.dialect).transaction_failed(connection):
                 raise OptilockError(
-                    f"{_ENDED}, or try the statement in a savepoint (session.begin_nested())."
+                    f"{ENDED}, or try the statement in a savepoint (session.begin_nested())."
                 )
 
 
@@ -435,24 +423,8 @@ _COMMITTED_INSIDE = (
     " session.flush() to write pending changes, or UnitOfWork(..., independent=True) for work that"
     " is stored separately. Nothing was committed."
 )
-_ENDED_INSIDE = (
-    "this unit of work went on after session.rollback() or session.close() inside of it: its"
-    " transaction was over, and nothing of it is stored. Leave the block with an error to undo the"
-    " unit, or put what may be undone alone into session.begin_nested()."
-)
-_INTERRUPTED = (
-    "this unit of work cannot go on: a statement in it was interrupted (asyncio.timeout(), a"
-    " cancelled task, Ctrl-C), and the interruption was caught inside the unit. Its connection was"
-    " thrown away, and nothing of the unit is stored. Let the interruption out of the unit, or let"
-    " the database limit the time, for example with optilock.lock(obj, timeout=...)."
-)
 _AUTOCOMMIT = (
     "this engine runs in AUTOCOMMIT mode: every statement is stored at once, and a unit of work"
     " could not take anything back. Give the unit an engine without"
     ' isolation_level="AUTOCOMMIT".'
-)
-_ENDED = (
-    "this unit of work cannot be committed: the database ended its transaction with an error at an"
-    " earlier statement, and that error was caught inside the unit. Let it out, so that the unit"
-    " runs again"
 )
