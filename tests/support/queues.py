@@ -23,6 +23,7 @@ from optilock.queue.waiters import LONGEST
 from optilock.tables.queue import message_tables
 from tests.support.clock import CLOCK, make_clock
 from tests.support.clock import shift as shift
+from tests.support.waiting import until
 
 __all__ = [
     "CLOCK",
@@ -81,18 +82,20 @@ class Asked:
 
 
 def lose_all_connections(database: Any) -> None:
-    """End every connection of the database but one of our own."""
+    """End every connection of the database but one of our own, and wait for their end."""
     engine = database.engine()
     with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
         if engine.dialect.name == "postgresql":
             connection.execute(
                 text(
-                    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+                    "SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity"
                     " WHERE pid <> pg_backend_pid() AND datname = current_database()"
                 )
             )
         else:
             mine = "SELECT id FROM information_schema.processlist WHERE db = DATABASE()"
-            for number in connection.scalars(text(f"{mine} AND id <> CONNECTION_ID()")).all():
+            others = text(f"{mine} AND id <> CONNECTION_ID()")
+            for number in connection.scalars(others).all():
                 connection.execute(text(f"KILL {number}"))
+            until(lambda: not connection.scalars(others).all())
     engine.dispose()
