@@ -131,6 +131,7 @@ class AsyncListeningWaiter(ListeningLoop):
     async def listen(self) -> None:
         raw = await self._connection.get_raw_connection()
         driver: Any = raw.driver_connection
+        await self._call(lambda connection: connection.detach())  # first: its pool gets it no more
         self._driver = driver
         if hasattr(driver, "add_listener"):  # asyncpg reads all the time
             try:
@@ -140,7 +141,6 @@ class AsyncListeningWaiter(ListeningLoop):
         else:
             self._ear = Ear(driver)
             await self._call(self._store.listen)
-        await self._call(lambda connection: connection.detach())
 
     async def _add_listeners(self, driver: Any) -> None:
         ring, own = self._alarm.ring, driver.get_server_pid()

@@ -88,8 +88,9 @@ class Worker(WorkerLoop):
     # -- threads ---------------------------------------------------------------------------------
 
     def _leave(self, message: Message) -> None:
-        self._left.add(message.receipt)
-        self._start_thread()
+        with suppress(RuntimeError):  # there is no thread left: its own goes on when it returns
+            self._start_thread()
+            self._left.add(message.receipt)
 
     def _returned(self, message: Message) -> None:
         if message.receipt in self._left:  # its thread takes messages again: one too many
@@ -98,8 +99,8 @@ class Worker(WorkerLoop):
             self._next.put(None)
 
     def _start_thread(self) -> None:
-        self._started += 1
         threading.Thread(target=self._work, daemon=True, name="optilock-handler").start()
+        self._started += 1
 
     def _begin(self, message: Message) -> None:
         self._next.put(message)

@@ -4,7 +4,8 @@ One event loop may run several workers, and a signal stops all of them.
 
 A process that a handler forks inherits what its parent does at a signal, and with asyncio also the
 line on which the event loop learns of signals. So it would ignore ``terminate()``, or that would
-stop its parent's worker. The child restores what was there before the workers.
+stop its parent's worker. The child restores what was there before the workers or, after those of an
+event loop, Python's default.
 """
 
 from __future__ import annotations
@@ -24,6 +25,9 @@ _before: dict[signal.Signals, Any] = {}
 #: What stops the workers of each event loop.
 _stops: WeakKeyDictionary[asyncio.AbstractEventLoop, list[Callable[[], object]]]
 _stops = WeakKeyDictionary()
+#: The handlers of before, while workers run in an event loop of the main thread.
+_before_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[signal.Signals, Any]]
+_before_loop = WeakKeyDictionary()
 
 
 @contextmanager
@@ -52,15 +56,21 @@ def stopping_in_loop(stop: Callable[[], object]) -> Iterator[None]:
     stops = _stops.setdefault(loop, [])
     stops.append(stop)
     if len(stops) == 1:
+        before = _before_loop[loop] = {}
         for one in _SIGNALS:
             with suppress(NotImplementedError, RuntimeError, ValueError):  # not the main thread
+                loop.remove_signal_handler(one)  # one of the loop cannot be restored
+                found = signal.getsignal(one)
                 loop.add_signal_handler(one, lambda: [each() for each in tuple(stops)])
+                before[one] = found
     try:
         yield
     finally:
         stops.remove(stop)
         if not stops:
             _restore_in_loop(loop)
+            for one, handler in _before_loop.pop(loop, {}).items():
+                signal.signal(one, handler)
 
 
 def _restore_in_loop(loop: asyncio.AbstractEventLoop) -> None:
@@ -75,6 +85,7 @@ def _restore() -> None:
         if stops:
             _restore_in_loop(loop)
     _stops.clear()
+    _before_loop.clear()
 
 
 if hasattr(os, "register_at_fork"):

@@ -71,6 +71,8 @@ class WorkerLoop:
         self._sessions = sessions
         self._settings = settings
         self._stopped = False
+        #: The server has answered: later refusals may pass, as in an outage.
+        self._answered = False
         self._held = HeldMessages()
         self._waiting: list[Message] = []
         self._done: list[Message] = []
@@ -97,12 +99,10 @@ class WorkerLoop:
                 await result_of(self._waiter.close())
 
     async def _start_waiting(self) -> None:
-        """Open the first waiter, when the server is there. A wrong password ends the worker."""
+        """Open the first waiter, when the server is there."""
         try:
             self._waiter = await result_of(self._queue.waiter())
         except Exception as error:
-            if isinstance(error, DBAPIError) and not is_transient(error):
-                raise
             self._require_no_answer(error)
             await self._recover()
 
@@ -111,6 +111,7 @@ class WorkerLoop:
     async def _step(self) -> None:
         try:
             none_left = await self._receive()
+            self._answered = True
             if none_left and not self._done:
                 await self._sleep()
             await self._collect(TICK if self._busy() and not none_left else 0)
@@ -119,9 +120,15 @@ class WorkerLoop:
             await self._recover()
 
     def _require_no_answer(self, error: Exception) -> None:
-        if not can_continue_after(error):
+        if not can_continue_after(error) or self._is_refused(error):
             raise error
         self._silence.note(error)
+
+    def _is_refused(self, error: Exception) -> bool:
+        """Return whether the first connect has failed for good, as with a wrong password."""
+        if self._answered or not isinstance(error, DBAPIError):
+            return False
+        return error.statement is None and not is_transient(error)
 
     async def _recover(self) -> None:
         """Open another waiter: its connection may be the one that was lost."""

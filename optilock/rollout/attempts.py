@@ -118,6 +118,24 @@ class Attempts:
             OptilockError: the lock was not available within ``patience``, the user of the
                 connection has no right to do it, or the database refused it.
         """
+        result: T = self._retried(what, self._once, work, long)
+        return result
+
+    def look(self, ask: Callable[..., T], *given: object) -> T:
+        """Read from the database, in a transaction of its own.
+
+        Raises:
+            OptilockError: the connection was lost, the user may not do it, or a lock was not
+                available within ``patience``.
+        """
+        result: T = self._retried("look at the table", self._look, ask, *given)
+        return result
+
+    def _look(self, ask: Callable[..., T], *given: object) -> T:
+        with self.connection.begin():
+            return ask(self.connection, *given)
+
+    def _retried(self, what: str, work: Callable[..., T], *given: object) -> T:
         retrying = tenacity.Retrying(
             retry=tenacity.retry_if_exception(self._lock_was_held),
             wait=tenacity.wait_fixed(min(_REST * self.lock_timeout, _LONGEST_REST))
@@ -127,22 +145,10 @@ class Attempts:
             reraise=True,
         )
         try:
-            result: T = retrying(self._once, work, long)
+            result: T = retrying(work, *given)
         except DBAPIError as error:
             raise OptilockError(self._reason(what, error)) from error
         return result
-
-    def look(self, ask: Callable[..., T], *given: object) -> T:
-        """Read from the database, in a transaction of its own.
-
-        Raises:
-            OptilockError: the connection was lost, or the user may not do it.
-        """
-        try:
-            with self.connection.begin():
-                return ask(self.connection, *given)
-        except DBAPIError as error:
-            raise OptilockError(self._reason("look at the table", error)) from error
 
     def _reason(self, what: str, error: DBAPIError) -> str:
         if self._database.forbids(error):

@@ -60,6 +60,9 @@ def error_before_rollback(error: BaseException) -> BaseException:
     raised = [error, *_driver_errors(error)]
     contexts = (one.__context__ for one in reversed(raised))
     first = next((one for one in contexts if one is not None and one not in raised), None)
+    drivers = {_package(one) for one in raised[1:]} - {"sqlalchemy"}
+    while isinstance(first, OSError) and _caught_in(first) in drivers:  # the reason of ROLLBACK's
+        first = first.__context__
     if first is None or Connection._rollback_impl.__code__ not in _passed_through(error):
         return error
     if isinstance(first, SQLAlchemyError) or _package(first) not in map(_package, raised[1:]):
@@ -78,6 +81,12 @@ def _driver_errors(error: DBAPIError) -> Iterator[BaseException]:
 
 def _package(error: BaseException) -> str:
     return type(error).__module__.partition(".")[0]
+
+
+def _caught_in(error: BaseException) -> str:
+    trace = error.__traceback__
+    name = "" if trace is None else str(trace.tb_frame.f_globals.get("__name__"))
+    return name.partition(".")[0]
 
 
 def raise_as_of(

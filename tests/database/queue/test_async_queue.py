@@ -12,10 +12,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker
 
 from optilock import ConfigurationError
 from optilock.queue import AsyncQueue, Draft, Queue, ReceiptExpired
+from optilock.queue.async_queue import AsyncListeningWaiter
 from tests.database.queue.test_queue_vectors import EMPTY, VECTORS, Run
 from tests.database.queue.test_worker_end import sleep_in_child
 from tests.engines import Target
@@ -322,6 +324,49 @@ def test_the_end_of_a_forked_process_stops_no_worker(async_engine, sync, runner)
             assert not running.done()
             worker.stop()
             await asyncio.wait_for(running, 10)
+
+    runner.run(story())
+
+
+@pytest.mark.engines("sqlite-wal")
+def test_a_worker_restores_what_was_done_at_a_signal(async_engine, sync, runner):
+    def by_name() -> list[Any]:
+        return [signal.getsignal(one) for one in (signal.SIGTERM, signal.SIGINT)]
+
+    async def story() -> None:
+        before = by_name()
+        async with AsyncQueue(async_engine, "real") as ours:
+            worker = ours.worker(asyncio.sleep)
+            asyncio.get_running_loop().call_later(0.1, worker.stop)
+            await worker.run()
+        assert by_name() == before
+
+    found = signal.signal(signal.SIGTERM, lambda *_: None)
+    try:
+        runner.run(story())
+    finally:
+        signal.signal(signal.SIGTERM, found)
+
+
+@pytest.mark.engines("postgresql", "asyncpg")
+def test_a_waiter_that_is_cancelled_leaves_the_pool_no_dead_connection(
+    async_engine, sync, runner, monkeypatch
+):
+    async def story() -> None:
+        async with AsyncQueue(async_engine, "real") as ours:
+            waiting = asyncio.create_task(ours.receive(wait=LIMIT))
+            listen = AsyncListeningWaiter.listen
+
+            async def cancelled_in_its_statement(waiter: AsyncListeningWaiter) -> None:
+                asyncio.get_running_loop().call_soon(waiting.cancel)
+                await listen(waiter)
+
+            monkeypatch.setattr(AsyncListeningWaiter, "listen", cancelled_in_its_statement)
+            with pytest.raises(asyncio.CancelledError):
+                await waiting
+        for _ in range(2):  # that of the queue, and the waiter's
+            async with async_engine.connect() as connection:
+                assert await connection.scalar(text("SELECT 1")) == 1
 
     runner.run(story())
 

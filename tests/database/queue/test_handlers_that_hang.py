@@ -268,6 +268,34 @@ def test_a_handler_that_returns_while_it_is_given_up(queue, hang, monkeypatch, w
 
 
 @pytest.mark.engines("sqlite-wal")
+def test_a_worker_goes_on_if_no_thread_can_replace_one_that_hangs(queue, hang, monkeypatch):
+    """The thread that hung handles the next messages, when it returns."""
+    handled, full = [], threading.Event()
+
+    def handle(message: Message) -> None:
+        if message.body == "hangs":
+            hang.wait(2 * LIMIT)
+        handled.append((message.body, message.receives))
+
+    def no_thread() -> None:
+        full.set()
+        raise RuntimeError("can't start new thread")
+
+    worker = queue.worker(handle, timeout=1.0, retry=lambda receives: 600.0, grace=5)
+    queue.send("hangs")
+    with Running(worker):
+        until(lambda: worker._held.running)
+        monkeypatch.setattr(worker, "_start_thread", no_thread)
+        assert full.wait(LIMIT)
+        hang.set()
+        until(lambda: handled)
+        queue.send("next")
+        until(lambda: len(handled) > 1)
+    assert handled == [("hangs", 1), ("next", 1)]
+    assert left(queue) == 1  # the first one, for its next attempt
+
+
+@pytest.mark.engines("sqlite-wal")
 def test_a_lock_that_is_noted_for_a_message_given_up_is_forgotten(queue):
     """E2: its handler gets the lock after that; receipts would be kept for ever."""
     queue.send("late")

@@ -210,11 +210,18 @@ def test_a_worker_waits_for_its_server_and_logs_one_line_a_minute(database, monk
     engine.dispose()
 
 
-@pytest.mark.engines("postgresql")
-def test_a_worker_that_the_server_does_not_know_ends_at_its_start(database):
-    engine = create_engine(make_url(database.url).set(database="no_such_database"))
-    with Queue(engine, "work") as ours, pytest.raises(OperationalError, match="no_such_database"):
-        ours.worker(print).run()
+@pytest.mark.engines("sqlite-wal", "postgresql", "mariadb")
+@pytest.mark.parametrize("listen", [True, False])
+def test_a_worker_that_the_server_does_not_know_ends_at_its_start(database, listen):
+    unknown = "/no_such/database" if database.family == "sqlite" else "no_such_database"
+    engine = create_engine(make_url(database.url).set(database=unknown))
+    with Queue(engine, "work", listen=listen) as ours:
+        worker = ours.worker(print)
+        to_end = threading.Timer(LIMIT, worker.stop)
+        to_end.start()
+        with pytest.raises(OperationalError):
+            worker.run()
+        to_end.cancel()
     engine.dispose()
 
 

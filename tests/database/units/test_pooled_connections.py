@@ -8,15 +8,17 @@ prepared.
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
 
 import pytest
 from sqlalchemy import Engine, create_engine, event, select, text, update
-from sqlalchemy.exc import DBAPIError, PendingRollbackError
+from sqlalchemy.exc import DBAPIError, OperationalError, PendingRollbackError
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_async_engine
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sessionmaker
+from sqlalchemy.orm.exc import StaleDataError
 
 from optilock import Isolation, UnitOfWork, Versioned, is_transient, retry, unit_of_work, watch
 from optilock.asyncio import AsyncUnitOfWork
@@ -127,6 +129,18 @@ def test_a_rollback_that_finds_no_server_hides_no_error(database, meters, how):
     engine.dispose()
     assert len(runs) == 2
     assert count(meters) == 1
+
+
+@pytest.mark.engines("mariadb")
+def test_a_rollback_on_a_broken_line_hides_no_conflict(database):
+    """PyMySQL's error has one of the operating system as its context, and that the first one."""
+    engine = create_engine(database.url, **database.options)
+    with pytest.raises(OperationalError) as caught, engine.begin() as connection:
+        driver: Any = connection.connection.driver_connection
+        driver._sock.shutdown(socket.SHUT_RDWR)
+        raise StaleDataError("another one was first")
+    engine.dispose()
+    assert is_transient(caught.value)
 
 
 LEVELS = [None, *Isolation]
