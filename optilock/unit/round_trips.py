@@ -61,11 +61,18 @@ from sqlalchemy.orm import Session
 from optilock.dialects import Database, database_of
 from optilock.dialects.switch import OneStatement
 from optilock.errors import ConfigurationError
+from optilock.mapped import facts, place_of
+from optilock.mapping.original_values import edit_that_counts
 from optilock.undocumented.connections import level_on_connect
-from optilock.undocumented.flushes import is_opened_by_session, listeners_of
+from optilock.undocumented.flushes import (
+    is_opened_by_session,
+    listeners_of,
+    stored_states_to_flush,
+)
 from optilock.unit.durations import Seconds, in_seconds
 from optilock.unit.parts import Part
 from optilock.watched.guard.promises import can_check_last, hold_by_locks
+from optilock.watched.rows.stored import MOST_CHECKED
 from optilock.watched.scopes.transaction import has_scopes_to_end
 from optilock.watched.session.connections import binds_of_sessions
 from optilock.watched.session.record import record_of
@@ -194,7 +201,7 @@ def flush_inside_commit(session: Session, parts: Iterable[Part]) -> bool:
     known = record_of(session)
     if known.ending is None or len(known.connections) != 1:
         return False
-    if not (hold_by_locks(session) or can_check_last(session)):
+    if not (hold_by_locks(session) or _ends_with_checks(session)):
         return False
     if known.conditions is not None and known.conditions.is_ignored:
         return False
@@ -204,6 +211,19 @@ def flush_inside_commit(session: Session, parts: Iterable[Part]) -> bool:
         return False
     known.announce_last_flush()
     return True
+
+
+def _ends_with_checks(session: Session) -> bool:
+    """Return whether the last flush changes rows, and few other promised rows are checked with it.
+
+    A check of its own would wait for a lock without a limit where a cancelled task waits for it.
+    """
+    if not can_check_last(session):
+        return False
+    changed = filter(edit_that_counts, stored_states_to_flush(session))
+    written = {place_of(state) for state in changed if facts(state.mapper).guarded}
+    others = (record_of(session).promises or {}).keys() - written
+    return bool(written) and len(others) <= MOST_CHECKED
 
 
 def _may_send_more(session: Session, parts: Iterable[Part]) -> bool:

@@ -35,6 +35,7 @@ from weakref import WeakKeyDictionary
 
 from sqlalchemy import event
 from sqlalchemy.orm import (
+    NO_VALUE,
     Mapper,
     RelationshipDirection,
     RelationshipProperty,
@@ -131,9 +132,10 @@ def _touch_roots(session: Session, uow: Any, objects: Any) -> None:
     """Touch the roots of all that changed, and the roots of these, in the versions seen."""
     waiting = [*session.new, *session.dirty, *session.deleted]
     seen: dict[State, Any] = {}
+    look = _Read()
     while waiting:
         obj = waiting.pop()
-        changed, look = _row_changed(session, instance_state(obj)), _Read()
+        changed = _row_changed(session, instance_state(obj))
         for root in _roots(session, obj, changed, look):
             state = instance_state(root)
             if not _is_there(session, root):
@@ -144,9 +146,11 @@ def _touch_roots(session: Session, uow: Any, objects: Any) -> None:
                 touch_state(state)
                 waiting.append(root)
             part = _part_without_version(obj, root, changed)
-            if part is not None and state in look.found:
+            if part is None or not _was_of(part, root):
+                continue
+            if state in look.found:
                 _refuse_unseen(session, part, root)
-            seen[state] = seen[state] or part
+            seen[state] = part
     note_roots(session, seen)
 
 
@@ -155,10 +159,14 @@ class _Read(Reading):
 
     def __init__(self) -> None:
         self.found: set[State] = set()
+        #: Keys of what the session had before: a root may be found by another column than its key.
+        self._held: set[Any] | None = None
 
     def root(self, session: Session, root: Mapper[Any], values: Any) -> Any:
+        if self._held is None:
+            self._held = set(session.identity_map.keys())
         found = super().root(session, root, values)
-        if found is not None:
+        if found is not None and instance_state(found).key not in self._held:
             self.found.add(instance_state(found))
         return found
 
@@ -174,6 +182,22 @@ def _part_without_version(obj: Any, root: Any, row_changed: bool) -> Any:
                 if child is not None and not facts(instance_state(child).mapper).guarded:
                     return child
     return None
+
+
+def _was_of(part: Any, root: Any) -> bool:
+    """Return whether the row was a part of ``root`` when it was read: others then move that one."""
+    state, of = instance_state(part), instance_state(root)
+    for one in _covers_of(state.mapper)[0]:
+        if one.by_links or not of.mapper.isa(one.root):
+            continue
+        pairs = [
+            (of.dict.get(facts(of.mapper).names[parent]), facts(state.mapper).names[child])
+            for parent, child in one.relationship.local_remote_pairs or ()
+        ]
+        before = {**state.dict, **state.committed_state}
+        if all(before.get(name, NO_VALUE) in (NO_VALUE, value) for value, name in pairs):
+            return True
+    return False
 
 
 def _refuse_unseen(session: Session, part: Any, root: Any) -> None:

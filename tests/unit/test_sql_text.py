@@ -95,6 +95,8 @@ PASSING = [
     "MERGE INTO coffers USING tags ON 1 = 1 WHEN MATCHED THEN UPDATE SET version = 2"
     " WHEN NOT MATCHED THEN INSERT (id, version) VALUES (1, 1)",
     "MERGE INTO coffers USING tags ON coffers.version = 1 WHEN MATCHED THEN UPDATE SET owner = 1",
+    "MERGE INTO coffers USING tags ON 1 = 1 WHEN NOT MATCHED THEN INSERT (id, version)"
+    " VALUES (1, 1)",
     "DELETE FROM coffers WHERE version = 3 AND id = 1",
     "UPDATE tags JOIN coffers ON coffers.id = tags.id SET tags.name = coffers.owner",
     "UPDATE tags SET name = 1 FROM coffers WHERE coffers.id = tags.id",

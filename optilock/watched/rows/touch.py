@@ -35,7 +35,7 @@ from optilock.mapped import HINT_ADD_TOKEN, State, facts
 from optilock.mapping.moves import touch_state
 from optilock.watched.rows.seen import recall_version
 from optilock.watched.session.order import add_step
-from optilock.watched.session.record import keeps_version
+from optilock.watched.session.record import keeps_version, session_record
 
 #: An attribute of a session: its :class:`_Touched`, once there is something.
 TOUCHES = "_optilock_touched"
@@ -143,9 +143,11 @@ def note_roots(session: Session, roots: Mapping[State, Any]) -> None:
 
 
 def part_without_version(state: State) -> Any:
-    """Return a changed row that only the version of this root guards, or ``None``."""
+    """Return a row of the running flush that only this root's version guards, or ``None``."""
     session = state.session
-    return None if session is None else session.__dict__.get(ROOTS, {}).get(state)
+    if session is None or not session_record(session).flushing:
+        return None
+    return session.__dict__.get(ROOTS, {}).get(state)
 
 
 def stands_for_others(state: State, refused: Collection[State], flushed: Iterable[State]) -> bool:

@@ -52,6 +52,8 @@ _REPLACES = re.compile(r"\bOR\s+REPLACE\b", re.IGNORECASE)
 _UPSERT = re.compile(r"\bON\s+(CONFLICT\b.*\bDO\s+UPDATE|DUPLICATE\s+KEY\s+UPDATE)\b", _FLAGS)
 #: Where the name of the version says nothing of a stored row: new rows of a MERGE, and answers.
 _NEW_ROW = re.compile(r"\bTHEN\s+INSERT\b.*?(?=\bWHEN\b|\Z)", _FLAGS)
+#: Else a MERGE only adds rows.
+_MERGED = re.compile(r"\bTHEN\s+(UPDATE|DELETE)\b", re.IGNORECASE)
 _RETURNED = re.compile(r"\bRETURNING\b[^()]*", re.IGNORECASE)
 _LOADED = re.compile(rf"\s*LOAD\s+(?:DATA|XML)\b.*?\bINTO\s+TABLE\s+{_TABLE}", _FLAGS)
 _COPIED = re.compile(r"\s*COPY\b.*\bFROM\b", _FLAGS)
@@ -182,6 +184,8 @@ def unversioned_writes(
             if version is None or name in seen:
                 continue
             if verb == "INSERT" and not _UPSERT.search(one.text):
+                continue
+            if verb == "MERGE" and not _MERGED.search(one.text):
                 continue
             if one.guards(version, verb):
                 continue

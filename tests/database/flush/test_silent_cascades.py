@@ -18,6 +18,7 @@ from sqlalchemy.orm import (
 )
 
 from optilock import ConfigurationError, Versioned, bulk_delete, entities, watch
+from optilock.errors import UnguardedStatement
 from optilock.statements import unchanged
 from tests.support.models import key
 
@@ -110,7 +111,6 @@ WAYS: dict[str, Callable[[Session], object]] = {
         delete(Shelf.__table__).where(Shelf.__table__.c.version == 1)
     ),
     "text": lambda s: s.execute(text("DELETE FROM si_shelves WHERE version = 1")),
-    "replace": lambda s: s.execute(text("REPLACE INTO si_shelves (id, version) VALUES (1, 1)")),
     "bulk": lambda s: bulk_delete(s, Shelf, [{"id": 1, "version": 1}]),
     "entity": lambda s: entities.delete(s, Shelf, 1, if_match="*"),
 }
@@ -124,6 +124,13 @@ def test_a_row_whose_end_changes_guarded_rows_is_kept(make, stored, way):
             way(session)
         assert "fires no trigger" in str(caught.value)
         session.rollback()
+    assert (stored(Jar, 1)["shelf_id"], stored(Shelf, 1)["version"]) == (1, 1)
+
+
+def test_a_replaced_row_is_refused_before_it_ends(make, stored):
+    replace = text("REPLACE INTO si_shelves (id, version) VALUES (1, 1)")
+    with make() as session, pytest.raises(UnguardedStatement, match="REPLACE"):
+        session.execute(replace)
     assert (stored(Jar, 1)["shelf_id"], stored(Shelf, 1)["version"]) == (1, 1)
 
 

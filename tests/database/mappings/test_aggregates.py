@@ -6,11 +6,14 @@ import gc
 import weakref
 
 import pytest
-from sqlalchemy import inspect, select
+from sqlalchemy import ForeignKey, String, inspect, select
 from sqlalchemy.orm import (
+    Mapped,
     Session,
     load_only,
+    mapped_column,
     raiseload,
+    relationship,
     sessionmaker,
 )
 
@@ -18,13 +21,16 @@ from optilock import (
     ConcurrencyError,
     ConfigurationError,
     UnitOfWork,
+    Versioned,
     client_wins,
     merge_fields,
     store_wins,
     watch,
 )
+from optilock.preconditions import ETags, merge_changes, sign_seen
 from optilock.statements import no_bump
 from optilock.testing import count_statements
+from tests.support.models import Base, key
 from tests.support.orders import Label, Line, Order, Part, Receipt, Remark
 from tests.support.orders import session as session
 
@@ -371,6 +377,79 @@ def test_a_strict_session_reads_a_root_before_its_part_without_a_version(
     with strict() as ours:
         change(ours.get_one(Line, 1).parts[0])
         ours.commit()
+
+
+class Folder(Versioned, Base):
+    """Its parts have a version, or none and another column than its key."""
+
+    __tablename__ = "ag_folders"
+    __version_root_of__ = ("sheets", "stamps")
+    id: Mapped[int] = key()
+    code: Mapped[str] = mapped_column(String(10), unique=True)
+    sheets: Mapped[list[Sheet]] = relationship()
+    stamps: Mapped[list[Stamp]] = relationship()
+
+
+class Sheet(Versioned, Base):
+    __tablename__ = "ag_sheets"
+    id: Mapped[int] = key()
+    text: Mapped[str | None]
+    folder_id: Mapped[int | None] = mapped_column(ForeignKey("ag_folders.id"))
+
+
+class Stamp(Base):
+    __tablename__ = "ag_stamps"
+    __version_token__ = None
+    id: Mapped[int] = key()
+    text: Mapped[str | None]
+    folder_code: Mapped[str | None] = mapped_column(ForeignKey("ag_folders.code"))
+
+
+@pytest.fixture
+def strict(tables, store, engine):
+    tables(Folder, Sheet, Stamp)
+    sheets = [Sheet(id=number) for number in range(1, 9)]
+    store(Folder(id=1, code="a", sheets=sheets, stamps=[Stamp(id=1)]))
+    store(Folder(id=2, code="b"))
+    with watch(sessionmaker(engine), strict=True)() as session:
+        yield session
+
+
+def test_a_part_with_a_version_does_not_read_the_root_for_one_without(strict, other, stored):
+    """In whichever order the flush comes to them: one part in nine is the one without."""
+    parts = [*strict.scalars(select(Sheet)), strict.get_one(Stamp, 1)]
+    other(Stamp, 1, text="theirs")
+    for part in parts:
+        part.text = "mine"
+    with pytest.raises(ConfigurationError, match=r"Stamp 1 was .* and Folder 1, .* not read"):
+        strict.flush()
+    assert stored(Stamp, 1)["text"] == "theirs"
+
+
+@pytest.mark.parametrize("change", [{"text": "mine"}, {"folder_code": "b"}], ids=["edit", "move"])
+def test_a_strict_session_knows_a_root_by_another_column_than_its_key(strict, stored, change):
+    stamp = strict.get_one(Folder, 1).stamps[0]
+    for name, value in change.items():
+        setattr(stamp, name, value)
+    strict.commit()
+    assert stored(Stamp, 1).items() >= change.items()
+
+
+@alive
+def test_a_part_of_an_earlier_flush_does_not_refuse_a_merge(session, watched, stored):
+    session.close()
+    tags = ETags(keys=["k" * 40])
+    with watched() as theirs:
+        seen = sign_seen(theirs.get_one(Line, 1), ["text"], etags=tags)
+        theirs.get_one(Line, 1).parts[0].text = "theirs"
+        theirs.commit()
+    ours = watched()
+    ours.get_one(Line, 1).parts[0].text = "mine"
+    ours.flush()
+    edits = {"text": "mine"}
+    merge_changes(ours, Line, 1, edits, seen=seen, etags=tags, on_conflict=merge_fields)
+    ours.commit()
+    assert stored(Line, 1)["text"] == "mine"
 
 
 @pytest.mark.parametrize("expires", [True, False], ids=["expired", "kept"])

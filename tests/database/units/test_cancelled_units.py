@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import threading
 from contextlib import suppress
 
 import pytest
 from sqlalchemy import event, text
-from sqlalchemy.ext.asyncio import async_sessionmaker
+from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
 
-from optilock import Isolation, OptilockError, is_transient, watch
+from optilock import Isolation, OptilockError, is_transient, verify, watch
 from optilock.unit.async_unit import AsyncUnitOfWork
+from tests.support.models import Account
+from tests.support.waiting import LIMIT
 
 pytestmark = pytest.mark.anyio
 
@@ -124,3 +127,31 @@ async def test_a_session_that_is_cancelled_in_optilocks_own_question_gives_its_c
     assert async_engine.pool.checkedout() == 0
     await read()
     await async_engine.dispose()
+
+
+@pytest.mark.engines("postgresql")
+@pytest.mark.parametrize("case", ["no write", "many promises", "the same values"])
+async def test_a_cancelled_pipelined_unit_does_not_wait_for_a_promised_row(
+    database, engine, store, case
+):
+    """A cancelled task waits for its COMMIT, and so for a check that goes with it."""
+    store(*(Account(id=number, owner="Ada", balance=1) for number in range(1, 16)))
+    made = create_async_engine(database.url)
+    with engine.connect() as holder:
+        holder.execute(text("UPDATE accounts SET note = 'held' WHERE id = 5"))
+        to_end = threading.Timer(LIMIT, holder.rollback)
+        to_end.start()
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.3), AsyncUnitOfWork(made, pipelined=True) as unit:
+                verify(await unit.get_one(Account, 5))
+                last = await unit.get_one(Account, 15)
+                if case == "many promises":
+                    last.balance += 1
+                    for number in range(6, 15):
+                        verify(await unit.get_one(Account, number))
+                elif case == "the same values":
+                    last.balance += 1
+                    last.balance -= 1
+        assert not to_end.finished.is_set()
+        to_end.cancel()
+    await made.dispose()
