@@ -379,60 +379,60 @@ def test_a_strict_session_reads_a_root_before_its_part_without_a_version(
         ours.commit()
 
 
-class Folder(Versioned, Base):
+class Binder(Versioned, Base):
     """Its parts have a version, or none and another column than its key."""
 
-    __tablename__ = "ag_folders"
-    __version_root_of__ = ("sheets", "stamps")
+    __tablename__ = "ag_binders"
+    __version_root_of__ = ("pages", "marks")
     id: Mapped[int] = key()
     code: Mapped[str] = mapped_column(String(10), unique=True)
-    sheets: Mapped[list[Sheet]] = relationship()
-    stamps: Mapped[list[Stamp]] = relationship()
+    pages: Mapped[list[BinderPage]] = relationship()
+    marks: Mapped[list[BinderMark]] = relationship()
 
 
-class Sheet(Versioned, Base):
-    __tablename__ = "ag_sheets"
+class BinderPage(Versioned, Base):
+    __tablename__ = "ag_binder_pages"
     id: Mapped[int] = key()
     text: Mapped[str | None]
-    folder_id: Mapped[int | None] = mapped_column(ForeignKey("ag_folders.id"))
+    binder_id: Mapped[int | None] = mapped_column(ForeignKey("ag_binders.id"))
 
 
-class Stamp(Base):
-    __tablename__ = "ag_stamps"
+class BinderMark(Base):
+    __tablename__ = "ag_binder_marks"
     __version_token__ = None
     id: Mapped[int] = key()
     text: Mapped[str | None]
-    folder_code: Mapped[str | None] = mapped_column(ForeignKey("ag_folders.code"))
+    binder_code: Mapped[str | None] = mapped_column(ForeignKey("ag_binders.code"))
 
 
 @pytest.fixture
 def strict(tables, store, engine):
-    tables(Folder, Sheet, Stamp)
-    sheets = [Sheet(id=number) for number in range(1, 9)]
-    store(Folder(id=1, code="a", sheets=sheets, stamps=[Stamp(id=1)]))
-    store(Folder(id=2, code="b"))
+    tables(Binder, BinderPage, BinderMark)
+    pages = [BinderPage(id=number) for number in range(1, 9)]
+    store(Binder(id=1, code="a", pages=pages, marks=[BinderMark(id=1)]))
+    store(Binder(id=2, code="b"))
     with watch(sessionmaker(engine), strict=True)() as session:
         yield session
 
 
 def test_a_part_with_a_version_does_not_read_the_root_for_one_without(strict, other, stored):
     """In whichever order the flush comes to them: one part in nine is the one without."""
-    parts = [*strict.scalars(select(Sheet)), strict.get_one(Stamp, 1)]
-    other(Stamp, 1, text="theirs")
+    parts = [*strict.scalars(select(BinderPage)), strict.get_one(BinderMark, 1)]
+    other(BinderMark, 1, text="theirs")
     for part in parts:
         part.text = "mine"
-    with pytest.raises(ConfigurationError, match=r"Stamp 1 was .* and Folder 1, .* not read"):
+    with pytest.raises(ConfigurationError, match=r"BinderMark 1 was .* and Binder 1, .* not read"):
         strict.flush()
-    assert stored(Stamp, 1)["text"] == "theirs"
+    assert stored(BinderMark, 1)["text"] == "theirs"
 
 
-@pytest.mark.parametrize("change", [{"text": "mine"}, {"folder_code": "b"}], ids=["edit", "move"])
+@pytest.mark.parametrize("change", [{"text": "mine"}, {"binder_code": "b"}], ids=["edit", "move"])
 def test_a_strict_session_knows_a_root_by_another_column_than_its_key(strict, stored, change):
-    stamp = strict.get_one(Folder, 1).stamps[0]
+    mark = strict.get_one(Binder, 1).marks[0]
     for name, value in change.items():
-        setattr(stamp, name, value)
+        setattr(mark, name, value)
     strict.commit()
-    assert stored(Stamp, 1).items() >= change.items()
+    assert stored(BinderMark, 1).items() >= change.items()
 
 
 @alive
