@@ -12,9 +12,8 @@ SQLAlchemy plans every flush: which classes go first, which relationships move k
 another, which rows were inserted, moved and deleted. Where only columns of stored rows have
 changed, there is nothing to plan, and most of the cost of a flush is that plan. So the guard finds
 the changed values itself, and sends SQLAlchemy's own statement in SQLAlchemy's order. If nothing
-but the guard listens to flushes, SQLAlchemy's flush is not called at all
-(:func:`_carry_out`). Otherwise SQLAlchemy's flush runs, and only its ``execute`` is
-replaced (:func:`replace_execute`).
+but the guard listens to flushes, SQLAlchemy's flush is not called at all (:func:`_carry_out`).
+Otherwise SQLAlchemy's flush runs, and only its ``execute`` is replaced (:func:`replace_execute`).
 
 SQLAlchemy does parts 2 and 3 of a flush that is not that simple: with a new or a deleted object, a
 changed relationship or key, a column that others refer to, an expression, or a class without an

@@ -219,7 +219,7 @@ def test_an_idle_worker_notices_that_its_connection_has_ended(
         async with AsyncQueue(async_engine, "real") as ours:
             worker = ours.worker(handle)
             running = asyncio.create_task(worker.run())
-            await asyncio.sleep(0.4)  # it waits by now
+            await until(lambda: _is(_is_watched(sync)))  # it listens by now
             lose_all_connections(async_database)
             sync.dispose()
             with Queue(sync, "real") as other:
@@ -229,6 +229,13 @@ def test_an_idle_worker_notices_that_its_connection_has_ended(
             await asyncio.wait_for(running, LIMIT)
 
     runner.run(story())
+
+
+def _is_watched(sync: Any) -> bool:
+    with sync.connect() as connection:
+        return bool(
+            connection.scalar(text("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'"))
+        )
 
 
 async def _is(true: bool) -> bool:
@@ -276,7 +283,7 @@ def test_another_thread_can_stop_a_worker_that_sleeps(async_engine, sync, runner
             running = asyncio.create_task(worker.run())
             await asyncio.sleep(0.3)
             threading.Timer(0.2, worker.stop).start()
-            done, _ = await asyncio.wait({running}, timeout=5)
+            done, _ = await asyncio.wait({running}, timeout=10)
             assert done
 
     runner.run(story())
@@ -289,7 +296,7 @@ def test_a_signal_stops_all_workers_of_an_event_loop(async_engine, sync, runner)
         running = [asyncio.create_task(one.worker(print).run()) for one in queues]
         await asyncio.sleep(0.2)
         os.kill(os.getpid(), signal.SIGTERM)
-        await asyncio.wait_for(asyncio.gather(*running), 5)
+        await asyncio.wait_for(asyncio.gather(*running), LIMIT)
         for one in queues:
             await one.close()
 
