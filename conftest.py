@@ -26,11 +26,20 @@ pytest_plugins = [] if _LOADED else ["optilock.pytest_plugin"]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption(
+    group = parser.getgroup("optilock's own tests")
+    group.addoption(
         "--full",
         action="store_true",
-        help="every test: all modes of the engines, and every combination of kinds",
+        help="each pair of an engine, its modes and parameters; slow tests; more tries of chance",
     )
+    group.addoption("--product", action="store_true", help="every combination of them")
+    group.addoption(
+        "--write-ids", type=Path, metavar="FILE", help="write the ids of the tests that are run"
+    )
+    group.addoption(
+        "--not-in", type=Path, metavar="FILE", help="leave out the tests whose ids are in the file"
+    )
+    group.addoption("--times", action="store_true", help="end with the time of each folder")
 
 
 def _enter(namespace: dict[str, Any]) -> None:

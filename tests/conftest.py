@@ -2,8 +2,8 @@
 
 With ``@pytest.mark.modes`` it runs in their other modes, too: SQLite with a rollback journal, and
 MariaDB with snapshot isolation, where the database itself ends a transaction at a conflict. Where
-the mode changes nothing that the test is about, ``modes(full=True)`` keeps them for ``--full``;
-:mod:`tests.support.selection` says what else that option adds.
+the mode changes nothing that the test is about, ``modes(full=True)`` keeps them for ``--full``.
+:mod:`tests.support.selection` says which of a test's executions run.
 
 ``database``      the :class:`tests.engines.Target` under test, empty
 ``engine``        a sync engine on it, disposed afterwards
@@ -39,8 +39,9 @@ from tests import deployments
 from tests.engines import ASYNC, MODES, NAMES, Target, Targets, running, skip_without
 from tests.support import summary
 from tests.support.oldest import add_get_one
-from tests.support.selection import cannot_run, quick, suits
+from tests.support.selection import Execution, cannot_run, chosen, executions, repeats, suits
 from tests.support.summary import LEFT, MISSING
+from tests.support.times import Times
 from tests.support.two_writers import account as account
 from tests.support.two_writers import gone as gone
 from tests.support.two_writers import other as other
@@ -60,7 +61,11 @@ def pytest_configure(config: pytest.Config) -> None:
     add_get_one()
     # Or each of the many programs that tests start would compile the library again.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    if "PYTEST_XDIST_WORKER" in os.environ or not config.option.numprocesses:
+        os.environ.pop("PYTEST_ADDOPTS", None)  # is for this run, not for those that tests start
     config.pluginmanager.register(summary)
+    if config.option.times:
+        config.pluginmanager.register(Times())
     signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
@@ -137,9 +142,25 @@ def targets() -> Iterator[Targets]:
     yield from running()
 
 
-def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> Generator[None]:
+    """Let pytest make the executions that run, and no item for any other one.
+
+    Its private ``_calls`` are the only place for that: an item takes a third of a millisecond, of
+    each process. A test of which nothing runs keeps one, which is then deselected.
+    """
     if "database" in metafunc.fixturenames and not _is_an_argument(metafunc.definition):
         metafunc.parametrize("database", _names(metafunc.definition), indirect=True)
+    yield
+    if not metafunc._calls:
+        return
+    about = [one for one in executions(metafunc) if suits(one)]
+    run = about if _is_whole(metafunc.config) else chosen(about, full=metafunc.config.option.full)
+    _note_left(metafunc.config, len(about) - len(run))
+    first = metafunc._calls[0]
+    metafunc._calls[:] = [one.parameters for one in run] or [first]
+    if not run:
+        first.marks.append(pytest.mark.left_out.mark)
 
 
 def _is_an_argument(test: pytest.Item) -> bool:
@@ -164,15 +185,50 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if name := deployments.of(item):
             item.add_marker(name)
-            item.add_marker("full")
-    about = [item for item in items if suits(item)]
-    whole = config.option.full or any("::" in named for named in config.args)
-    chosen = set(about) if whole else quick(about)
-    reasons = Counter(why for item in chosen if (why := cannot_run(item)))
-    config.stash[LEFT], config.stash[MISSING] = len(about) - len(chosen), dict(reasons)
-    now = {item for item in chosen if not cannot_run(item)} if reasons else chosen
+    before = _written_before(config)
+    run = [item for item in items if _is_run(config, item) and item.nodeid not in before]
+    reasons = {item: why for item in run if (why := cannot_run(_execution(item)))}
+    config.stash[MISSING] = dict(Counter(reasons.values()))
+    now = {item for item in run if item not in reasons}
     config.hook.pytest_deselected(items=[item for item in items if item not in now])
     items[:] = [item for item in items if item in now]
+    _write(config, items)
+
+
+def _execution(item: pytest.Item) -> Execution:
+    return Execution(item, getattr(item, "callspec", None))
+
+
+def _is_run(config: pytest.Config, item: pytest.Item) -> bool:
+    """What has parameters was chosen when its items were made."""
+    if item.get_closest_marker("left_out"):
+        return False
+    one = _execution(item)
+    if one.parameters is None and not (_is_whole(config) or chosen([one], full=config.option.full)):
+        _note_left(config, 1)
+        return False
+    return True
+
+
+def _is_whole(config: pytest.Config) -> bool:
+    return config.option.product or any("::" in named for named in config.args)
+
+
+def _note_left(config: pytest.Config, count: int) -> None:
+    config.stash[LEFT] = config.stash.get(LEFT, 0) + count
+
+
+def _written_before(config: pytest.Config) -> set[str]:
+    file = config.option.not_in
+    return set(file.read_text(encoding="utf-8").splitlines()) if file else set()
+
+
+def _write(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """The first process alone: all of them list the same tests."""
+    worker = getattr(config, "workerinput", {"workerid": "gw0"})["workerid"]
+    if config.option.write_ids and worker == "gw0":
+        ids = [item.nodeid for item in items if not repeats(_execution(item))]
+        config.option.write_ids.write_text("\n".join(ids), encoding="utf-8")
 
 
 @pytest.fixture

@@ -47,6 +47,7 @@ def test_a_unit_that_runs_again_without_knowing_counts_too_much(engine):
 
 
 @pytest.mark.engines("postgresql", "mariadb")
+@pytest.mark.full
 def test_a_question_that_is_rolled_back_counts_too_much_where_commits_are_late(engine):
     """A test of the test: only the fence that is committed keeps a late COMMIT out."""
     driver = OF[engine.dialect.name]
@@ -55,6 +56,7 @@ def test_a_question_that_is_rolled_back_counts_too_much_where_commits_are_late(e
 
 
 @pytest.mark.engines("postgresql", "mariadb")
+@pytest.mark.full
 def test_an_insert_that_takes_the_token_for_its_own_counts_too_much(engine, monkeypatch):
     """A test of the test: after ON CONFLICT DO NOTHING, or IGNORE, COMMIT is carried out."""
     lax = of_postgresql._ADD + " ON CONFLICT DO NOTHING"

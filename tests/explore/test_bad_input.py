@@ -129,6 +129,7 @@ def test_a_loop_that_waits_for_another_unit_never_ends(sessions: Any, run: Any) 
 
 
 @pytest.mark.engines("sqlite-wal")  # a thread that is left behind keeps its connection
+@pytest.mark.full
 def test_what_waits_outside_of_the_database_is_named(
     sessions: Any, run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -33,6 +33,7 @@ def test_an_anomaly_is_found_and_can_be_repeated(
 
 
 @pytest.mark.parametrize("pair", RIGHT, ids=lambda pair: pair.name)
+@pytest.mark.tenth
 def test_nothing_is_found_where_the_units_are_right(
     pair: Pair, explored: Any, engine: Engine
 ) -> None:

@@ -124,6 +124,7 @@ def explored(pair: OwnPair, engine: Engine) -> Exploration:
 
 @pytest.mark.usually("sqlite-wal")
 @pytest.mark.parametrize("pair", [*_marked()])
+@pytest.mark.tenth
 def test_two_units_leave_what_a_serial_order_leaves(pair: OwnPair, stage: Engine) -> None:
     if stage.dialect.name in pair.without:
         pytest.skip("this database has no such unit on this engine")

@@ -9,6 +9,8 @@ from importlib import import_module
 from importlib.metadata import entry_points
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 TEST = """
 import sys
@@ -37,6 +39,7 @@ def test_faults_are_there(optilock_faults):
 """
 
 
+@pytest.mark.full
 def test_the_plug_in_has_fixtures_and_an_option(tmp_path: Path) -> None:
     (tmp_path / "test_plugin_within.py").write_text(TEST)
     loaded = any(one.name == "optilock" for one in entry_points(group="pytest11"))

@@ -32,6 +32,7 @@ def outcomes(engine: Engine, put_back: Any) -> Any:
 @pytest.mark.usually("sqlite-wal")
 @pytest.mark.modes(full=True)
 @pytest.mark.parametrize("pair", PAIRS, ids=IDS)
+@pytest.mark.tenth
 def test_the_outcomes_are_those_of_all_orders(pair: tuple[str, str], outcomes: Any) -> None:
     assert outcomes(pair, "source") == outcomes(pair, "none")
 

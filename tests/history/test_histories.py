@@ -48,6 +48,7 @@ def test_no_history_breaks_a_promise(place: Place, pytestconfig: pytest.Config) 
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.full
 def test_nor_does_one_of_sessions_that_were_watched_before_mappers_were_configured(
     pytestconfig: pytest.Config,
 ) -> None:
@@ -96,6 +97,7 @@ def test_the_same_steps_are_right_where_rows_have_versions(place: Place) -> None
 
 
 @pytest.mark.engines("sqlite-wal")
+@pytest.mark.full
 def test_most_words_of_the_judge_are_heard_of_plain_sessions(place: Place) -> None:
     """Versions are there, but nobody watches: what SQLAlchemy alone lets through is told."""
     words = set()

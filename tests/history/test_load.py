@@ -52,6 +52,7 @@ def test_without_versions_appends_are_lost(loaded: Any) -> None:
 
 
 @pytest.mark.engines("sqlite-wal")
+@pytest.mark.full
 def test_units_that_run_again_after_an_unknown_outcome_append_twice(loaded: Any) -> None:
     """The test of the test."""
     outcome = loaded(2, broken="retry", faults=True, at_least=200)

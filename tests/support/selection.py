@@ -1,170 +1,192 @@
-"""Which tests run: without more words the quick ones, with ``--full`` all there are.
+"""Which of a test's executions run: the quick ones, with ``--full`` pairs, with ``--product`` all.
 
 A test runs on the engines that it is about (``@pytest.mark.engines``, ``@pytest.mark.needs``).
-Without ``--full`` four things are left out, on every machine the same:
+pytest would run it once for each combination of an engine and its parameters, and what repeats
+finds little:
 
-* what is marked ``@pytest.mark.full``, as the tests of :mod:`tests.deployments` are, and the other
-  modes of an engine by ``@pytest.mark.modes(full=True)``; and the engines that
-  ``@pytest.mark.usually`` does not name, unless the test is about none that it names;
-* of a test with parameters beside the engine: each value runs on the first engine that has it
-  (SQLite, as a rule), and the last one on each of the others;
-* of a test with three or more parameters, the engine among them, what shows no new *pair* of
-  values: two kinds that go wrong together are met once, every combination of three waits for the
-  full run;
-* of what a test tries again and again for chance to find it (random histories, cancelled tasks)
-  most: such a test asks for the option itself.
+* Without an option each value of each parameter runs once. The engine changes from one to the
+  next, and a test without parameters runs on one engine; a hash of its name says which, among
+  those that this machine has. What is marked ``@pytest.mark.full`` does not run, as the tests of
+  :mod:`tests.deployments` and the other modes of an engine by ``@pytest.mark.modes(full=True)``;
+  nor do the engines that ``@pytest.mark.usually`` does not name, unless the test is about none
+  that it names. Of what ``@pytest.mark.tenth`` marks, because it is dear, a tenth of that runs.
+* With ``--full`` each *pair* of two values runs, too, the engine among them: two kinds that go
+  wrong together are met.
+* With ``--product`` everything runs.
 
-What is named by its id (``tests/unit/test_merge.py::test_...``) runs with all of its parameters and
-modes; how often it tries again depends on the option alone.
+What chance has to find (random histories, cancelled tasks) is tried more often with the options:
+such a test asks for ``--full`` itself. What is named by its id
+(``tests/unit/test_merge.py::test_...``) runs with all of its parameters and modes; how often it
+tries again depends on the options alone.
+
+``--write-ids FILE`` notes what was run, and ``--not-in FILE`` leaves it out: so that a second run
+in the same environment only adds to the first one.
 """
 
 from __future__ import annotations
 
 import itertools
+import zlib
 from collections import defaultdict
-from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
-from operator import itemgetter
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
 from tests import deployments
 from tests.engines import ASYNC, CAPABILITIES, missing
 
-__all__ = ["cannot_run", "covering", "quick", "shown_before", "suits"]
+__all__ = ["Execution", "cannot_run", "chosen", "covering", "executions", "repeats", "suits"]
 
 Row = Sequence[Hashable]
 #: The number of a parameter, and a value of it.
 Place = tuple[int, Hashable]
-Pair = tuple[Place, Place]
 
 
-def suits(item: pytest.Item) -> bool:
+@dataclass(frozen=True, eq=False)
+class Execution:
+    """A test function with one of its combinations of parameters; with none where it has none."""
+
+    test: pytest.Item
+    #: pytest's ``CallSpec``.
+    parameters: Any = None
+
+    @property
+    def engine(self) -> str | None:
+        values = self.parameters.params if self.parameters else {}
+        given = (values.get(name) for (name,) in _OF_THE_ENGINE)
+        return next((name for name in given if isinstance(name, str) and name in _ENGINES), None)
+
+    @property
+    def values(self) -> Row:
+        """What it is run with beside the engine: of each ``parametrize`` and each fixture."""
+        if self.parameters is None:
+            return ()
+        params = self.parameters.params
+        together = [_names(mark.args[0]) for mark in self.test.iter_markers("parametrize")]
+        named = {name for names in together for name in names}
+        alone = [(name,) for name in params if name not in named]
+        # The same object wherever the same value is meant; it may equal another, or be unhashable.
+        return [
+            tuple(id(params[name]) for name in names)
+            for names in (*together, *alone)
+            if names not in _OF_THE_ENGINE
+        ]
+
+    @property
+    def is_full(self) -> bool:
+        """Does it wait for ``--full``?"""
+        marked = any(self.marks("full")) or deployments.of(self.test) is not None
+        return marked or not self._is_usual()
+
+    def marks(self, name: str) -> Iterator[pytest.Mark]:
+        """The test's or, without one, its class's or module's, and those of its parameters."""
+        closest = self.test.get_closest_marker(name)
+        if closest is not None:
+            yield closest
+        for mark in self.parameters.marks if self.parameters else ():
+            if mark.name == name:
+                yield mark
+
+    def is_about(self, engine: str) -> bool:
+        return all(engine.startswith(about.args) for about in self.marks("engines"))
+
+    def _is_usual(self) -> bool:
+        named = [name for mark in self.marks("usually") for name in mark.args]
+        about = [name for name in named if self.is_about(name)]
+        return self.engine is None or not about or self.engine in about
+
+
+def executions(metafunc: pytest.Metafunc) -> list[Execution]:
+    """Those that pytest would make of a test function."""
+    return [Execution(metafunc.definition, one) for one in metafunc._calls]
+
+
+def suits(one: Execution) -> bool:
     """Is the test about the engine that it would run on, and can that do what it needs?"""
-    engine = _engine(item)
+    engine = one.engine
     if engine is None:
         return True
-    if not _is_about(item, engine):
-        return False
-    can = CAPABILITIES[engine if engine in CAPABILITIES else ASYNC[engine][0]]
-    return all(can.issuperset(needed.args) for needed in _marks(item, "needs"))
+    can = CAPABILITIES[_sync(engine)]
+    about = one.is_about(engine)
+    return about and all(can.issuperset(needed.args) for needed in one.marks("needs"))
 
 
-def cannot_run(item: pytest.Item) -> str | None:
+def cannot_run(one: Execution) -> str | None:
     """Why not on this machine."""
-    engine = _engine(item)
-    if engine is None:
-        return deployments.missing(item)
-    return missing(engine if engine in CAPABILITIES else ASYNC[engine][0])
+    engine = one.engine
+    return deployments.missing(one.test) if engine is None else missing(_sync(engine))
 
 
-def quick(items: Iterable[pytest.Item]) -> set[pytest.Item]:
-    """Those of the default run."""
-    tests: dict[object, list[pytest.Item]] = defaultdict(list)
-    for item in items:
-        if item.get_closest_marker("full") is None and _is_usual(item):
-            tests[getattr(item, "originalname", item), item.parent].append(item)
-    return {item for test in tests.values() for item in _pairs_shown(test)}
+def chosen(test: list[Execution], *, full: bool) -> list[Execution]:
+    """Those of a test's executions that run, of the ones that suit it."""
+    usual = [one for one in test if not one.is_full]
+    quick = _each_value_once([one for one in usual if not cannot_run(one)] or usual)
+    if not full:
+        return quick
+    rows = [(one.engine, *one.values) for one in test]
+    first = [number for number, one in enumerate(test) if one in quick]
+    found = covering(rows, lambda number: bool(cannot_run(test[number])), first=first)
+    return [test[number] for number in found]
 
 
-def _is_usual(item: pytest.Item) -> bool:
-    mark, engine = item.get_closest_marker("usually"), _engine(item)
-    if mark is None or engine is None:
-        return mark is None
-    named = [name for name in mark.args if _is_about(item, name)]
-    return not named or engine in named
+def _each_value_once(test: list[Execution]) -> list[Execution]:
+    """And the engines in turn, from one that the test's name chooses."""
+    by_values: dict[Row, list[Execution]] = defaultdict(list)
+    for one in test:
+        by_values[tuple(one.values)].append(one)
+    groups = [*by_values.values()]
+    turn = zlib.crc32(test[0].test.nodeid.encode()) if test else 0
+    numbers = covering([*by_values], lambda number: False, together=1)
+    if test and any(test[0].marks("tenth")):
+        numbers = numbers[turn % 10 :: 10] or numbers[:1]
+    ways = [groups[number] for number in numbers]
+    return [engines[(turn + place) % len(engines)] for place, engines in enumerate(ways)]
 
 
-def _is_about(item: pytest.Item, engine: str) -> bool:
-    return all(engine.startswith(about.args) for about in _marks(item, "engines"))
+def repeats(one: Execution) -> bool:
+    """May it try more with ``--full``, so that a run without does not stand for one with it?"""
+    return "pytestconfig" in getattr(one.test, "fixturenames", ())
 
 
 def covering(
-    rows: Sequence[Row], late: Callable[[int], bool], spare: Collection[Pair] = ()
+    rows: Sequence[Row],
+    late: Callable[[int], bool],
+    *,
+    together: int = 2,
+    first: Sequence[int] = (),
 ) -> list[int]:
-    """The numbers of rows that show every pair of values of any two columns, but for ``spare``.
+    """The numbers of rows that show all values of any ``together`` columns; one row at least.
 
-    Rows that are ``late`` are taken for what no other row shows.
+    The rows ``first`` are among them. Rows that are ``late`` are taken for what no other row shows.
     """
-    pairs = [{*itertools.combinations(enumerate(row), 2)}.difference(spare) for row in rows]
-    missing = set().union(*pairs)
-    chosen = []
+    if not rows:
+        return []
+    width = min(together, len(rows[0]))
+    shown = [{*itertools.combinations(enumerate(row), width)} for row in rows]
+    missing = set().union(*shown).difference(*(shown[number] for number in first))
+    found = [*first]
     for group in (False, True):
         numbers = [number for number in range(len(rows)) if late(number) is group]
         while numbers:
-            best = max(numbers, key=lambda number: len(pairs[number] & missing))
-            if not pairs[best] & missing:
+            best = max(numbers, key=lambda number: len(shown[number] & missing))
+            if not shown[best] & missing:
                 break
-            chosen.append(best)
-            missing -= pairs[best]
-    return chosen
-
-
-def shown_before(rows: Sequence[Row]) -> set[Pair]:
-    """The pairs of an engine, each row's first value, and a value that an engine before it shows.
-
-    But for the last one of each parameter, so that every engine has one.
-    """
-    first: dict[Hashable, Hashable] = {}
-    others: dict[Hashable, dict[Place, None]] = defaultdict(dict)
-    for engine, *values in rows:
-        for place in enumerate(values, 1):
-            if first.setdefault(place, engine) != engine:
-                others[engine][place] = None
-    found = set()
-    for engine, places in others.items():
-        for _, column in itertools.groupby(sorted(places, key=itemgetter(0)), itemgetter(0)):
-            found |= {((0, engine), place) for place in [*column][:-1]}
+            found.append(best)
+            missing -= shown[best]
     return found
-
-
-def _pairs_shown(test: list[pytest.Item]) -> list[pytest.Item]:
-    rows = [_row(item) for item in test]
-    if len(rows[0]) < 2:
-        return test
-    spare = shown_before(rows)
-    if len(rows[0]) == 2:
-        pairs = [((0, engine), (1, value)) for engine, value in rows]
-        return [item for item, pair in zip(test, pairs, strict=True) if pair not in spare]
-    late = [str(engine).startswith("mariadb") for engine, *_ in rows]
-    return [test[number] for number in covering(rows, late.__getitem__, spare)]
-
-
-def _row(item: pytest.Item) -> Row:
-    """The engine, and what else the test is run with: of each ``parametrize`` and each fixture."""
-    called = getattr(item, "callspec", None)
-    if called is None:
-        return (None,)
-    together = [_names(mark.args[0]) for mark in item.iter_markers("parametrize")]
-    named = {name for names in together for name in names}
-    alone = [(name,) for name in called.params if name not in named]
-    # The same object wherever the same value is meant; it may equal another, or be unhashable.
-    values = [
-        tuple(id(called.params[name]) for name in names)
-        for names in (*together, *alone)
-        if names not in _OF_THE_ENGINE
-    ]
-    return (_engine(item), *values)
 
 
 def _names(arguments: str | Sequence[str]) -> Sequence[str]:
     if isinstance(arguments, str):
-        return [name.strip() for name in arguments.split(",")]
-    return arguments
+        return tuple(name.strip() for name in arguments.split(","))
+    return tuple(arguments)
 
 
-def _engine(item: pytest.Item) -> str | None:
-    called = getattr(item, "callspec", None)
-    values = called.params if called else {}
-    given = (values.get(name) for (name,) in _OF_THE_ENGINE)
-    return next((name for name in given if isinstance(name, str) and name in _ENGINES), None)
+def _sync(engine: str) -> str:
+    return engine if engine in CAPABILITIES else ASYNC[engine][0]
 
 
 _ENGINES = {*CAPABILITIES, *ASYNC}
 _OF_THE_ENGINE = (("database",), ("async_database",))
-
-
-def _marks(item: pytest.Item, name: str) -> list[pytest.Mark]:
-    """The mark of the test or, without one, of its class or module, and those of its parameters."""
-    closest = item.get_closest_marker(name)
-    own = [mark for mark in item.callspec.marks if mark.name == name]  # type: ignore[attr-defined]
-    return [closest, *own] if closest else own

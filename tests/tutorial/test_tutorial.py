@@ -22,7 +22,7 @@ from tests.tutorial.pages import (
     with_get_one,
 )
 
-pytestmark = with_get_one
+pytestmark = [with_get_one, pytest.mark.pages]
 
 PAGES = ["1-first-conflict.md", "2-settle-and-retry.md", "3-forms.md", "4-test-it.md"]
 
@@ -100,6 +100,7 @@ def test_the_readmes_program_prints_the_conflict_each_time_that_it_runs(tmp_path
         assert run(tmp_path, "conflict.py") == expected
 
 
+@pytest.mark.full
 def test_page_1_two_editors_make_a_conflict_and_without_a_version_lose_an_update(
     tmp_path: Path, terminal: Open
 ) -> None:
@@ -122,6 +123,7 @@ def test_page_1_two_editors_make_a_conflict_and_without_a_version_lose_an_update
     terminal(third)  # it prints the price that it has read
 
 
+@pytest.mark.full
 def test_page_2_different_columns_are_merged_and_sales_are_repeated(
     tmp_path: Path, terminal: Open
 ) -> None:
@@ -149,6 +151,7 @@ def test_page_2_different_columns_are_merged_and_sales_are_repeated(
     terminal(again).ends(sold_out)
 
 
+@pytest.mark.full
 def test_page_3_wrong_requests_get_the_statuses_of_its_table(tmp_path: Path) -> None:
     files(tmp_path, *PAGES[:3])
     page = (FOLDER / PAGES[2]).read_text(encoding="utf-8")
@@ -160,6 +163,7 @@ def test_page_3_wrong_requests_get_the_statuses_of_its_table(tmp_path: Path) -> 
     assert bought == "[200, 200, 200, 200, 200, 409]"
 
 
+@pytest.mark.full
 def test_page_4_its_tests_pass_and_its_script_is_the_one_that_is_found(tmp_path: Path) -> None:
     files(tmp_path, *PAGES)
     said = run(tmp_path, *PYTEST, "-s")

@@ -309,6 +309,7 @@ def test_every_comparison_runs_to_its_table(name: str, tmp_path: Path) -> None:
     assert f"`python -m benchmarks {name}" in table
 
 
+@pytest.mark.full
 def test_what_needs_no_database_runs_without_one(capsys: pytest.CaptureFixture[str]) -> None:
     main(["preconditions", "--rounds", "1"])
     assert "| PUT, If-Match misses, 10 lines, against etag " in capsys.readouterr().out
@@ -325,6 +326,7 @@ def test_both_applications_store_what_a_put_has_sent() -> None:
                 assert (stored.version, stored.note) == (3, "note")
 
 
+@pytest.mark.full
 def test_overlapping_batches_lose_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(overlap, "_PROCESSES", 2)
     code, table = run(["overlap"], tmp_path)

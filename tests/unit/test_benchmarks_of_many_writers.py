@@ -71,6 +71,7 @@ def broken(engine: Engine, bench: Bench, before: Counter[str], added: Counter[st
 
 @pytest.mark.parametrize("name", _PLAIN)
 @pytest.mark.parametrize("bench", _TINY)
+@pytest.mark.tenth
 def test_a_subject_alone_stores_what_it_says(
     name: str, bench: Bench, place: Place, engine: Engine
 ) -> None:

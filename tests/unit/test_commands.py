@@ -66,6 +66,7 @@ def optilock(shop: Path, *words: str, columns: int = 120) -> Result:
     return in_process.optilock(*words, folder=shop, columns=columns)
 
 
+@pytest.mark.full
 def test_a_shell_sees_what_the_commands_print_and_their_exit_code(shop):
     """FAULTS F: ``python -m optilock`` was no program."""
     command = [sys.executable, "-m", "optilock", "check", "shop", "--url", "sqlite:///shop.db"]

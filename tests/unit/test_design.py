@@ -22,6 +22,8 @@ from optilock.mapping.tables import features_in_use
 from optilock.watched.session.record import SessionRecord
 from tests.neighbours.comparison import differences
 
+pytestmark = pytest.mark.pages
+
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "optilock"
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]

@@ -371,6 +371,7 @@ def test_every_short_value_is_read_as_another_reader_would() -> None:
         no_write_passes(Request("GET", (match, none), exists=True))
 
 
+@pytest.mark.full
 def test_no_write_passes_that_another_reading_would_refuse(pytestconfig: pytest.Config) -> None:
     examples = 3_000 if pytestconfig.option.full else 50
 

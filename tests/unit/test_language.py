@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.pages
+
 ROOT = Path(__file__).parents[2]
 SOURCES = sorted([*(ROOT / "optilock").rglob("*.py"), *(ROOT / "apps").rglob("*.py")])
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]

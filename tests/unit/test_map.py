@@ -8,6 +8,8 @@ import pytest
 
 from tests.map import MAP, Map, read, rows
 
+pytestmark = pytest.mark.pages
+
 WRITE = "run python -m tests.map"
 
 

@@ -102,6 +102,7 @@ def test_update():
 
 
 @pytest.mark.parametrize("mode", ["watched", "versioned"])
+@pytest.mark.full
 def test_the_plug_in_watches_and_versions_the_models_of_others(tmp_path: Path, mode: str) -> None:
     (tmp_path / "test_theirs.py").write_text(MODELS)
     folders = [ROOT / "tests" / one for one in ("neighbours", "sqlalchemy_suite")]

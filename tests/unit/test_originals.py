@@ -213,7 +213,7 @@ class Row(RuleBasedStateMachine):
 
 TestOriginals = pytest.mark.filterwarnings("ignore")(Row.TestCase)
 TestOriginals.settings = settings(
-    max_examples=80,
+    max_examples=30,
     stateful_step_count=20,
     deadline=None,
     derandomize=True,

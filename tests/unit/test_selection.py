@@ -3,6 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,9 +17,11 @@ import pytest
 from optilock_apps.servers import ServerMissing
 
 from tests.engines import Targets, mariadb, missing, urls
-from tests.support.selection import covering, shown_before
+from tests.support.selection import covering
 from tests.support.summary import skipped_because
+from tests.support.times import table
 
+ROOT = Path(__file__).resolve().parents[2]
 KINDS = [*itertools.product("abc", (1, 2), (True, False), ("sqlite", "mariadb"))]
 
 
@@ -39,27 +47,94 @@ def test_where_nothing_can_be_left_out_everything_runs() -> None:
     assert sorted(covering(rows, late=lambda number: False)) == [*range(6)]
 
 
-ENGINES = [(engine, value) for engine in ("sqlite", "postgresql") for value in "abcde"]
+def test_each_value_is_met_once_where_single_values_are_asked_for() -> None:
+    rows = [*itertools.product("abcde", (1, 2, 3))]
+    chosen = [rows[number] for number in covering(rows, lambda number: False, together=1)]
+    assert len(chosen) == 5
+    assert {letter for letter, _ in chosen} == {*"abcde"}
+    assert {number for _, number in chosen} == {1, 2, 3}
 
 
-def test_each_value_runs_on_the_first_engine_and_one_on_the_others() -> None:
-    left_out = [(engine[1], value[1]) for engine, value in shown_before(ENGINES)]
-    assert sorted(left_out) == [("postgresql", value) for value in "abcd"]
+def test_a_test_without_parameters_still_runs() -> None:
+    assert covering([(), ()], lambda number: False, together=1) == [0]
+    assert covering([], lambda number: False) == []
 
 
-def test_a_value_that_an_engine_has_alone_runs_there() -> None:
-    own = [("postgresql", value) for value in "xyz"]
-    left_out = shown_before([*ENGINES, *own])
-    assert not {(engine[1], value[1]) for engine, value in left_out} & {*own}
+SMALL = """
+import pytest
+
+@pytest.mark.parametrize("letter", "abcdef")
+@pytest.mark.parametrize("number", (1, 2))
+def test_of_two(database, letter, number):
+    assert not letter
+
+def test_of_none(database):
+    pass
+
+@pytest.mark.full
+def test_that_is_slow():
+    pass
+
+@pytest.mark.engines("postgresql")
+@pytest.mark.parametrize("letter", "ab")
+def test_of_one_engine(database, letter):
+    pass
+"""
 
 
-def test_a_pair_that_need_not_be_shown_is_not() -> None:
-    rows = [(engine, *more) for engine in "sp" for more in itertools.product("abcde", (1, 2, 3))]
-    spare = shown_before(rows)
-    chosen = [rows[number] for number in covering(rows, lambda number: False, spare)]
-    assert pairs(chosen) >= pairs(rows) - spare
-    assert {value for engine, value, _ in chosen if engine == "s"} == {*"abcde"}
-    assert {value for engine, value, _ in chosen if engine == "p"} >= {"e"}
+#: Prints the ids that each run of a file would run; the file, and the options of the runs, as JSON.
+COLLECT = """
+import contextlib, io, json, re, sys
+import pytest
+
+found = []
+for options in json.loads(sys.argv[1]):
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        pytest.main(["--collect-only", "-q", "-n", "0", "-p", "no:cacheprovider", *options])
+    found.append(re.findall(r"::(test_.+)", out.getvalue()))
+print(json.dumps(found))
+"""
+
+
+@pytest.fixture
+def ids() -> Iterator[Callable[..., list[set[str]]]]:
+    """The ids that runs with some options would run of SMALL, which stands for ``FILE`` in them."""
+    folder = Path(tempfile.mkdtemp(dir=Path(__file__).parent, prefix="small_"))
+    file = folder / "test_small.py"
+    file.write_text(SMALL, encoding="utf-8")
+
+    def collect(*runs: list[str]) -> list[set[str]]:
+        told = json.dumps([[word.replace("FILE", str(file)) for word in words] for words in runs])
+        words = [sys.executable, "-c", COLLECT, told]
+        done = subprocess.run(words, capture_output=True, text=True, cwd=ROOT, check=True)
+        return [set(found) for found in json.loads(done.stdout)]
+
+    yield collect
+    shutil.rmtree(folder)
+
+
+def test_what_the_options_run_of_a_test(ids: Any, tmp_path: Path) -> None:
+    written = str(tmp_path / "ids.txt")
+    quick, full, product, rest, named = ids(
+        ["FILE", "--write-ids", written],
+        ["FILE", "--full"],
+        ["FILE", "--product"],
+        ["FILE", "--full", "--not-in", written],
+        ["FILE::test_of_two"],
+    )
+    engines = [one for one in full if "test_of_none" in one]
+    assert len(engines) >= 2
+    assert quick < full < product
+    assert len([one for one in quick if "test_of_two" in one]) == 6
+    assert len([one for one in quick if "test_of_none" in one]) == 1
+    assert {one for one in quick if "engine" in one} == {
+        "test_of_one_engine[postgresql-a]",
+        "test_of_one_engine[postgresql-b]",
+    }
+    assert "test_that_is_slow" in full - quick
+    assert len(named) == len(engines) * 12
+    assert named < product
+    assert rest == full - quick
 
 
 def test_an_engine_that_cannot_run_is_named_and_nothing_is_started(
@@ -101,3 +176,12 @@ def test_a_server_that_cannot_be_started_is_asked_for_once(
 def test_docker_that_does_not_answer_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DOCKER_HOST", "tcp://127.0.0.1:9")
     assert urls._docker_answers.__wrapped__() is False
+
+
+def test_the_table_of_times_names_the_dearest_folder_first() -> None:
+    of_tests = [("tests/unit/test_a.py::test_x", 1.0, 2.0), ("README.md::line:1", 3.0, 3.0)]
+    head, first, second = table([*of_tests, ("tests/unit/test_a.py::test_y[b]", 1.5, 4.0)])
+    assert head.split() == ["processor", "clock", "tests"]
+    assert first.split()[:4] == ["3.0", "3.0", "1", "README.md:"]
+    assert second.split()[:4] == ["2.5", "6.0", "2", "tests/unit:"]
+    assert second.endswith("tests/unit: test_a.py::test_y[b] 1.5, test_a.py::test_x 1.0")

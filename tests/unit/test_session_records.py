@@ -18,6 +18,8 @@ from optilock.watched.guard.records import Flush
 from optilock.watched.session.record import FlushRecord, SessionRecord, StatementRecord
 from optilock.watched.session.transaction import TransactionRecord
 
+pytestmark = pytest.mark.pages
+
 PACKAGE = Path(optilock.__file__).parent
 SESSION = (TransactionRecord, FlushRecord, StatementRecord, SessionRecord)
 #: The variables, attributes and functions that give an object of these classes.

@@ -23,6 +23,8 @@ import pytest
 import optilock
 from tests.support.needed import needed
 
+pytestmark = pytest.mark.pages
+
 ROOT = Path(__file__).parents[2]
 PAGES = sorted((ROOT / "docs" / "reference" / "api").glob("*.rst"))
 #: Modules whose public names the reference describes.

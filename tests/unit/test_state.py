@@ -13,6 +13,8 @@ import pytest
 
 import optilock
 
+pytestmark = pytest.mark.pages
+
 PACKAGE = Path(optilock.__file__).parent
 FILES = sorted(PACKAGE.rglob("*.py"))
 PAGE = PACKAGE.parent / "docs" / "contributing" / "state.md"

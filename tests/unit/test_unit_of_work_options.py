@@ -139,6 +139,7 @@ def test_sync_units_need_no_greenlet():
     subprocess.run([sys.executable, "-c", program], check=True)
 
 
+@pytest.mark.full
 def test_tenacity_is_loaded_after_the_first_failed_attempt():
     program = (
         "import sys\n"

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.pages
+
 FILES = sorted((Path(__file__).parents[1] / "vectors").glob("*.json"))
 
 

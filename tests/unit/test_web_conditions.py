@@ -127,6 +127,7 @@ def test_signed_tags_are_handed_on() -> None:
         ),
     ],
 )
+@pytest.mark.full
 def test_a_framework_that_is_not_installed_is_named_with_its_extra(name: str) -> None:
     program = f"""
 try:
@@ -139,6 +140,7 @@ except ModuleNotFoundError as missing:
     assert done.stdout.startswith(f"optilock's part for {name} needs {said}"), done.stderr
 
 
+@pytest.mark.full
 def test_the_rest_of_the_layer_needs_no_framework() -> None:
     frameworks = ["fastapi", "flask", "litestar", "sqladmin", "starlette", "werkzeug"]
     done = run(

@@ -299,6 +299,7 @@ def put(port: int, path: str, match: str | None = None) -> Answer:
 
 
 @pytest.mark.parametrize("serve", SERVERS, ids=lambda one: one.__name__)
+@pytest.mark.tenth
 def test_a_route_that_compares_nothing_writes_nothing_for_a_request_with_a_condition(
     engine: Engine, serve: Serve
 ) -> None:
@@ -745,6 +746,7 @@ FIRST = """
 """
 
 
+@pytest.mark.full
 def test_the_first_request_of_a_process_is_looked_at(tmp_path: Any) -> None:
     """A10: Flask knows of its requests itself, so nobody has told of one before."""
     done = subprocess.run(

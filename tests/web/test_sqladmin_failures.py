@@ -193,6 +193,7 @@ def test_a_step_after_a_delete_that_fails_does_not_take_it_back(client: TestClie
 
 
 @pytest.mark.parametrize("key", KEYS)
+@pytest.mark.tenth
 def test_a_key_of_any_characters_is_one_row(client: TestClient, key: str) -> None:
     """B10: the row "a,b" could not be deleted, and its permission was asked of "a" and "b"."""
     tags = tags_in(client)

@@ -49,6 +49,7 @@ def test_the_whole_table_is_asked() -> None:
 
 
 @pytest.mark.parametrize("vector", VECTORS)
+@pytest.mark.tenth
 def test_a_server_answers_as_the_table_says_and_writes_nothing_else(
     vector: Any, engine: Engine, port: int
 ) -> None:

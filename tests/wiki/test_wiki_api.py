@@ -103,6 +103,7 @@ def test_people_and_programs_see_each_others_edits(client: TestClient) -> None:
         ("POST", "tea", {}, {"body": "x"}, 405),
     ],
 )
+@pytest.mark.tenth
 def test_what_is_wrong_is_a_problem_document_and_writes_nothing(
     client: TestClient,
     stored: Stored,

@@ -35,6 +35,7 @@ def address(folder: Path) -> Iterator[str]:
     assert list(folder.iterdir()) == []  # the temporary database is gone
 
 
+@pytest.mark.full
 def test_two_clients_of_a_server_lose_nothing(address: str) -> None:
     with visitor(address) as ada, visitor(address) as bob:
         mine, theirs = ada.edit("with"), bob.edit("with")
@@ -157,6 +158,7 @@ def test_a_port_that_somebody_listens_on_is_named(tmp_path: Path) -> None:
     "absent",
     ["jinja2", *(pytest.param(name, marks=pytest.mark.full) for name in ("fastapi", "uvicorn"))],
 )
+@pytest.mark.full
 def test_without_the_extra_the_wiki_says_what_to_install(absent: str) -> None:
     code = (
         f"import sys; sys.modules[{absent!r}] = None; sys.argv = ['optilock', 'wiki'];"

@@ -111,6 +111,7 @@ def test_upper_and_lower_case_are_two_pages(engine: Engine) -> None:
     assert ada.edit("tea").fields["body"] == TEA
 
 
+@pytest.mark.full
 def test_the_longest_text_fits_into_every_database(engine: Engine) -> None:
     ada = Visitor(wiki_on(engine))
     text = "🍵" * LONGEST
@@ -268,6 +269,7 @@ HERE = "http://127.0.0.1:8000"
         ({"Origin": "http://["}, 403),
     ],
 )
+@pytest.mark.tenth
 def test_a_form_of_another_site_is_refused(
     ada: Visitor, stored: Stored, headers: dict[str, str], status: int
 ) -> None:

@@ -63,6 +63,7 @@ def is_found_until_it_is_undone(engine, fault: Fault) -> None:
 
 @pytest.mark.engines("postgresql")
 @faults_of("postgresql")
+@pytest.mark.tenth
 def test_a_fault_on_postgresql(sound, fault):
     is_found_until_it_is_undone(sound, fault)
 
@@ -75,6 +76,7 @@ def test_a_fault_on_mariadb(sound, fault):
 
 @pytest.mark.engines("sqlite-wal")
 @faults_of("sqlite")
+@pytest.mark.tenth
 def test_a_fault_on_sqlite(sound, fault):
     is_found_until_it_is_undone(sound, fault)
 

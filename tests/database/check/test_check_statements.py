@@ -62,6 +62,7 @@ def guarded(number, token, engine):
 
 @pytest.mark.usually("sqlite-wal")
 @pytest.mark.parametrize("token", [Counter(), Unique()], ids=["counter", "unique"])
+@pytest.mark.full
 def test_two_hundred_guarded_tables_take_fewer_than_twenty_statements(engine, token):
     base = guarded(200, token, engine)
     try:

@@ -325,6 +325,7 @@ LIGHT: dict[str, tuple[Any, int]] = {
 
 @pytest.mark.engines("sqlite-wal")
 @pytest.mark.parametrize("work", LIGHT)
+@pytest.mark.tenth
 def test_whoever_writes_other_rows_pays_nothing(rows, engine, monkeypatch, store, work):
     store(*(Free(id=number) for number in range(10, 110)))
     ready, most = LIGHT[work]

@@ -138,6 +138,7 @@ def test_a_name_of_a_million_characters_is_not_written_into_a_log(sessions, way)
     ids=lambda value: type(value).__name__,
 )
 @pytest.mark.parametrize("name", ["number", "price"])
+@pytest.mark.tenth
 def test_what_is_no_number_of_the_column_is_refused(sessions, name, value):
     for way in ("merge", "apply", "form"):
         refused(sessions, lambda session, sheet, way=way: WAYS[way](session, sheet, {name: value}))

@@ -96,6 +96,7 @@ def writes(engine: Engine) -> dict[str, int]:
 @pytest.mark.engines("sqlite-wal", "postgresql")
 @pytest.mark.usually("postgresql")
 @pytest.mark.timeout(300)
+@pytest.mark.full
 def test_requests_sent_again_are_stored_once_and_answered(ports, numbers, engine):
     """One test, because the processes take longer than all that is asked of them."""
     the_same_again(ports, numbers, engine)

@@ -63,6 +63,7 @@ def props(session: Session, key: str) -> Any:
 
 @pytest.mark.parametrize("vector", SINGLE, ids=lambda vector: vector["id"])
 @pytest.mark.engines("sqlite-wal")
+@pytest.mark.tenth
 def test_one_operation(tables, watched, vector):
     tables(Row)
     run(watched(), vector)

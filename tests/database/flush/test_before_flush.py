@@ -96,6 +96,7 @@ PROGRAM = """
 
 @pytest.mark.usually("sqlite-wal")
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork()")
+@pytest.mark.full
 def test_a_promise_is_kept_for_a_root_whoever_was_told_of_flushes_first(database: Target) -> None:
     """The order is settled once in a process, so each case is a process, with the imports done."""
     done = subprocess.run(

@@ -576,6 +576,7 @@ def other_rows_are_verified(session: Session) -> None:
         other_rows_are_verified,
     ],
 )
+@pytest.mark.tenth
 def test_it_writes_what_the_plan_would(change, sessions, monkeypatch):
     assert not compared(sessions, change, monkeypatch)
 
@@ -660,6 +661,7 @@ def a_number_of(model: Any) -> Change:
         *map(a_number_of, (*SIMPLE[4:-1], Joined)),
     ],
 )
+@pytest.mark.tenth
 def test_what_is_more_is_planned(change, sessions, monkeypatch):
     assert compared(sessions, change, monkeypatch)
 

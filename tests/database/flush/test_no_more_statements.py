@@ -157,6 +157,7 @@ def test_what_a_resolver_wants_written_takes_one_trip_more_than_the_look(
 
 @pytest.mark.needs("server")
 @pytest.mark.parametrize(("change", "number"), named(TRIPS))
+@pytest.mark.tenth
 def test_a_flush_takes_no_more_trips(store, line, far, change, number) -> None:
     store(*(Item(id=n, value=0) for n in range(1000)))
     with watch(sessionmaker(far))() as session:

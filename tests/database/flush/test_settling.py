@@ -192,6 +192,7 @@ def quick(way):
 
 
 @pytest.mark.parametrize("way", [quick(way) for way in WAYS])
+@pytest.mark.tenth
 def test_a_row_that_missed_costs_the_same_among_many_and_among_few(way, engine, tables):
     miss, resolver = way[0](), way[1]
     tables(*miss.tables)

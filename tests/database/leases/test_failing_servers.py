@@ -71,6 +71,7 @@ HOLDS = {
 
 @pytest.mark.needs("server")
 @pytest.mark.parametrize("what", ["lease", pytest.param("handle", marks=in_full)])
+@pytest.mark.full
 def test_a_server_that_does_not_answer_is_not_waited_for(lamps: Engine, what: str) -> None:
     """Its holder is told when the time is over, and the block ends soon after."""
     heard = threading.Event()
@@ -88,6 +89,7 @@ def test_a_server_that_does_not_answer_is_not_waited_for(lamps: Engine, what: st
 
 
 @pytest.mark.needs("server")
+@pytest.mark.full
 def test_the_end_of_a_block_waits_for_no_server(lamps: Engine) -> None:
     with ExitStack() as ice:
         with leases.lease(lamps, ROW, 60) as held:

@@ -264,6 +264,7 @@ LEVELS = [None, Isolation.READ_COMMITTED, Isolation.REPEATABLE_READ, Isolation.S
 @pytest.mark.parametrize(
     "writes_first", [True, pytest.param(False, marks=pytest.mark.full)], ids=["written", "read"]
 )
+@pytest.mark.full
 def test_renewal_waits_for_no_transaction_of_the_holder(
     desks: Engine, level: Any, writes_first: bool
 ) -> None:
@@ -288,6 +289,7 @@ def test_renewal_waits_for_no_transaction_of_the_holder(
 
 @is_often_renewed
 @pytest.mark.parametrize("level", LEVELS[2:], ids=str)
+@pytest.mark.full
 def test_renewal_ends_no_transaction_that_reads_a_snapshot(desks: Engine, level: Any) -> None:
     """It is read, others renew if they can, and it is written: not one 40001."""
     for number in range(2):
@@ -334,6 +336,7 @@ def test_a_unit_that_reads_a_snapshot_begins_after_a_renewal(
     assert after_it == [True]
 
 
+@pytest.mark.full
 def test_the_end_waits_for_no_transaction_of_the_holder(
     desks: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -677,6 +680,7 @@ async def test_who_swallows_the_cancellation_is_told_at_the_end(async_desks: Any
 @pytest.mark.parametrize(
     "level", [None, pytest.param(Isolation.SERIALIZABLE, marks=pytest.mark.full)], ids=str
 )
+@pytest.mark.full
 async def test_no_task_waits_for_a_transaction_of_its_holder(async_desks: Any, level: Any) -> None:
     """It has the row for longer than the length of the lease."""
     options: Any = {} if level is None else {"isolation": level}
@@ -758,6 +762,7 @@ async def test_sync_and_async_factories_are_told_apart(async_desks: Any) -> None
             pass
 
 
+@pytest.mark.full
 def test_a_lease_goes_on_when_no_thread_can_be_started(desks: Engine) -> None:
     with leases.lease(desks, (Desk, 1), SHORT) as held, no_more_threads():
         time.sleep(SHORT * 1.3)
@@ -775,6 +780,7 @@ def test_a_lease_that_no_thread_can_renew_is_released(desks: Engine) -> None:
     assert state(desks).state == "available"
 
 
+@pytest.mark.full
 def test_the_same_failure_is_logged_once(desks: Engine, caplog: Any) -> None:
     """Of a long lease there would be a line a second."""
     with leases.lease(desks, (Desk, 1), LONGER) as held:

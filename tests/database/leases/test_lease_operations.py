@@ -380,6 +380,7 @@ def test_two_who_lease_a_new_name_at_once(cards: Engine) -> None:
 
 @pytest.mark.needs("row-locks")
 @pytest.mark.parametrize("many", [1, 2])
+@pytest.mark.full
 def test_a_writer_who_has_waited_for_the_row_is_judged_when_he_gets_it(
     cards: Engine, many: int
 ) -> None:

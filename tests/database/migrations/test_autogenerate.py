@@ -190,6 +190,7 @@ def test_a_missing_guard_trigger_and_one_that_is_not_asked_for(engine, batch):
     ids=["policy", "ignore", "column", "token", "name", "row version"],
 )
 @each_style
+@pytest.mark.tenth
 def test_a_guard_trigger_that_is_another_one(engine, change, batch):
     old = made(engine, **GUARDED)
     change = {name: value._copy() if name == "note" else value for name, value in change.items()}

@@ -305,6 +305,7 @@ RENAMED = {
 
 @each_style
 @pytest.mark.parametrize(("before", "after"), RENAMED.values(), ids=RENAMED)
+@pytest.mark.tenth
 def test_a_renamed_version_keeps_its_values(engine, before, after, batch):
     old = parcels(versioned=True, __version_token__=before)
     new = parcels(versioned=True, __version_token__=after)

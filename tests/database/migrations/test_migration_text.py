@@ -136,6 +136,7 @@ def test_what_needs_the_table_at_hand_is_refused_as_text(engine, parcels, name):
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
+@pytest.mark.tenth
 def test_the_text_makes_what_the_operation_makes(engine, parcels, name):
     if engine.dialect.name == "sqlite" and name in NOT_ON_SQLITE:
         pytest.skip("SQLite has to make the table anew")

@@ -138,6 +138,7 @@ class Reads(Silent):
 
 @pytest.mark.engines("postgresql", "mariadb")
 @pytest.mark.parametrize(("seconds", "goes"), [(0.5, True), (4.0, False)])
+@pytest.mark.full
 def test_the_note_of_who_works_goes_though_somebody_looks_at_it(engine, seconds, goes):
     """MariaDB's own threads do, now and then."""
     with pytest.raises(RuntimeError):

@@ -162,6 +162,7 @@ def test_the_claim_of_one_that_was_killed_ends_by_itself(engine, monkeypatch):
     assert tables(engine) == []
 
 
+@pytest.mark.full
 def test_it_is_claimed_on_between_two_batches(engine, monkeypatch):
     monkeypatch.setattr(claim, "TERM", 3)
     kind, refused = Unique().type().compile(engine.dialect), []

@@ -185,6 +185,7 @@ class TestRefused:
         roll_out(engine, "parcels", token=Unique())
         works(engine)
 
+    @pytest.mark.full
     def test_rows_that_stay_as_they_are_are_told_from_rows_that_are_held(self, engine):
         """At once, and not when the patience is over."""
         send(engine, *_LEAVES_OUT[engine.dialect.name])

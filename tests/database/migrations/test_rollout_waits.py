@@ -77,6 +77,7 @@ def test_no_writer_waits_longer_than_told_behind_it(engine, at):
     assert len(took) > 10
 
 
+@pytest.mark.full
 def test_a_lock_timeout_of_more_than_a_second_counts_too(engine):
     with engine.connect() as holder:
         began, held = time.monotonic(), Held(holder, "require it")
@@ -87,6 +88,7 @@ def test_a_lock_timeout_of_more_than_a_second_counts_too(engine):
         assert held.waits <= 1
 
 
+@pytest.mark.full
 def test_it_is_over_soon_after_the_lock_is_let_go(engine):
     class LetGo(Held):
         def waiting(self, why: str) -> None:

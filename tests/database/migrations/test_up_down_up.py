@@ -196,6 +196,7 @@ MOVING = [name for name in TOKENS if name != "manual"]
 
 
 @pytest.mark.parametrize("old", MOVING)
+@pytest.mark.tenth
 def test_change_version_column_to_every_other_token(engine, town, old):
     there(engine, old)
     for new in MOVING:

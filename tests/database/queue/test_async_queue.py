@@ -147,6 +147,7 @@ def test_each_shell_refuses_the_others_engine(async_engine, sync):
 # -- workers ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 def test_a_worker_handles_fails_keeps_and_gives_back(async_engine, sync, runner):
     async def story() -> None:
         seen: list[Any] = []
@@ -190,6 +191,7 @@ def test_a_worker_handles_fails_keeps_and_gives_back(async_engine, sync, runner)
     runner.run(story())
 
 
+@pytest.mark.full
 def test_an_idle_worker_asks_nothing_on_postgresql_and_elsewhere_once_a_second(
     async_engine, sync, runner
 ):

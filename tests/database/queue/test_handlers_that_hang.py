@@ -48,6 +48,7 @@ def effects(queue: Any, engine: Any) -> int:
 
 
 @pytest.mark.parametrize("group", [None, "g"])
+@pytest.mark.full
 def test_a_message_whose_handler_hangs_fails_and_comes_again(queue, hang, group):
     """E2: although the handler's transaction has the lock of the message, or of SQLite."""
     seen: list[Any] = []
@@ -83,6 +84,7 @@ def test_a_message_whose_handler_hangs_fails_and_comes_again(queue, hang, group)
         assert effects(queue, queue.engine) == 3
 
 
+@pytest.mark.full
 def test_a_worker_ends_while_handlers_hang(queue, hang):
     """E2: without a timeout; their messages are free for other workers then."""
     begun: list[Any] = []
@@ -120,6 +122,7 @@ def test_a_heartbeat_that_waits_for_the_lock_delays_no_timeout(database, hang):
 
 
 @pytest.mark.engines("postgresql")
+@pytest.mark.full
 def test_handlers_that_hang_keep_no_place_in_the_pool(database, hang):
     """E2: more of them than the pool has connections."""
     engine = database.engine(pool_size=3, max_overflow=0, pool_timeout=2)
@@ -141,6 +144,7 @@ def test_handlers_that_hang_keep_no_place_in_the_pool(database, hang):
 
 
 @pytest.mark.needs("row-locks")
+@pytest.mark.full
 def test_a_message_that_cannot_be_failed_holds_up_no_other(queue, hang, caplog):
     """E2: its handler has opened a transaction that the worker does not know, and left it open."""
     seen: list[Any] = []
@@ -162,6 +166,7 @@ def test_a_message_that_cannot_be_failed_holds_up_no_other(queue, hang, caplog):
     sessions[0].close()
 
 
+@pytest.mark.full
 def test_a_task_that_does_not_end_when_it_is_cancelled(async_engine, sync, runner):
     """E2: its message fails and comes again; the worker ends without it."""
     seen: list[Any] = []
@@ -225,6 +230,7 @@ def test_a_transaction_that_is_no_handlers_is_never_ended(queue, hang):
 
 
 @pytest.mark.parametrize("with_session", [True, False])
+@pytest.mark.full
 def test_a_handler_that_returns_while_it_is_given_up(queue, hang, monkeypatch, with_session):
     """E2: it returns between the look at its time and the end of its transaction.
 

@@ -204,6 +204,7 @@ def test_ls_shows_each_queue_on_one_line(shop):
 
 @pytest.mark.engines("sqlite-wal")
 @pytest.mark.usefixtures("engine")
+@pytest.mark.full
 def test_messages_are_shown_redriven_and_deleted(shop):
     """E3: peek, dead, redrive and purge; a look receives nothing."""
     assert '"[red]grace[/red]"' in run(shop, "peek", "mails").stdout
@@ -252,6 +253,7 @@ def test_exit_codes(shop):
 
 @pytest.mark.engines("sqlite-wal")
 @pytest.mark.usefixtures("engine")
+@pytest.mark.full
 def test_a_terminal_that_lacks_a_character(shop):
     """E3: the command as a shell runs it, with an encoding that has ASCII alone."""
     root = Path(__file__).parents[3]

@@ -77,6 +77,7 @@ def test_one_that_a_dead_worker_had_comes_back_by_itself(queue):
 
 
 @pytest.mark.engines("postgresql")
+@pytest.mark.full
 def test_who_waits_asks_nothing(queue, engine):
     asked = Asked(engine)
     waiting = Waiting(queue)
@@ -87,6 +88,7 @@ def test_who_waits_asks_nothing(queue, engine):
 
 
 @pytest.mark.engines("sqlite-wal", "mariadb")
+@pytest.mark.full
 def test_elsewhere_it_asks_once_a_second(queue, engine):
     waiter = queue.waiter()
     assert isinstance(waiter, PollingWaiter)

@@ -111,6 +111,7 @@ def test_what_becomes_of_messages_is_heard(queue):
     assert "secret" not in f"{heard}{[one.as_dict() for one in heard]}"
 
 
+@pytest.mark.full
 def test_a_heartbeat_keeps_what_runs_and_what_waits_for_its_turn(queue):
     """Longer than the visibility timeout, and nobody else gets anything."""
     seen: list[int] = []
@@ -189,6 +190,7 @@ def test_a_handler_writes_in_the_transaction_that_deletes(queue, database):
         assert connection.scalar(select(func.count()).select_from(effects)) == 5
 
 
+@pytest.mark.full
 def test_a_handler_that_does_not_return_is_given_up(queue):
     stuck = threading.Event()
     seen: list[int] = []

@@ -30,6 +30,7 @@ pytestmark = [
 ]
 
 
+@pytest.mark.full
 def test_an_idle_worker_asks_nothing_on_postgresql_and_elsewhere_once_a_second(queue):
     asked = Asked(queue.engine)
     with Running(queue.worker(print)):
@@ -87,6 +88,7 @@ def test_what_waits_for_its_turn_is_let_go_before_it_is_given_back(queue, monkey
     assert held == [{0}]
 
 
+@pytest.mark.full
 def test_heartbeats_go_on_for_what_runs_at_the_end(queue):
     begun, go_on = threading.Event(), threading.Event()
     seen = []

@@ -214,6 +214,7 @@ def test_a_verified_scope_that_a_rolled_back_savepoint_locked(halls: Engine) -> 
 
 
 @engines
+@pytest.mark.full
 def test_autogenerate_makes_and_drops_the_triggers(halls: Engine) -> None:
     assert revise(halls, Base.metadata).empty
     made = scope_trigger_of(inspect(Seat))

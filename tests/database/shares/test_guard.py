@@ -215,6 +215,7 @@ def test_the_owner_writes_through_the_handle(sessions, case):
 
 
 @cases
+@pytest.mark.tenth
 def test_whose_handle_is_closed_meanwhile_writes_no_more(sessions, case, engine):
     handles = opened(sessions, "RWD", "")
     before = []

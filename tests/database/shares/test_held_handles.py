@@ -160,6 +160,7 @@ LEVELS = [Isolation.REPEATABLE_READ, pytest.param(Isolation.SERIALIZABLE, marks=
 
 @gets_many_heartbeats
 @pytest.mark.parametrize("level", LEVELS, ids=str)
+@pytest.mark.full
 def test_heartbeats_end_no_transaction_that_reads_a_snapshot(
     desks: Engine, level: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -176,6 +177,7 @@ def test_heartbeats_end_no_transaction_that_reads_a_snapshot(
 
 
 @pytest.mark.modes(full=True)
+@pytest.mark.full
 def test_heartbeats_wait_for_no_transaction_of_the_owner(desks: Engine, database: Any) -> None:
     """It lasts for longer than the handle does without heartbeats, and nothing hangs.
 
@@ -201,6 +203,7 @@ def test_heartbeats_wait_for_no_transaction_of_the_owner(desks: Engine, database
         assert session.get_one(Desk, 1).text == ("mine" if lost is None else "")
 
 
+@pytest.mark.full
 def test_the_end_waits_for_nobody_who_has_the_name(
     desks: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -66,6 +66,7 @@ def clients(engine) -> Iterator[Clients]:
     clients.end()
 
 
+@pytest.mark.full
 def test_one_of_them_has_it_at_any_time(clients, engine, pytestconfig):
     for number in range(50 if pytestconfig.option.full else 4):
         assert sorted(clients.all(f"open name/{number % 3}")) == ["0"] * (CLIENTS - 1) + ["1"]

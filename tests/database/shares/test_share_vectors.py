@@ -179,6 +179,7 @@ def now(replay: Any) -> None:
 
 
 @pytest.mark.engines("sqlite-wal", "postgresql", "mariadb")
+@pytest.mark.full
 def test_every_vector(engine, pytestconfig) -> None:
     """Without ``--full`` a server is asked a third of them."""
     all_of_them = pytestconfig.option.full or engine.dialect.name == "sqlite"

@@ -175,6 +175,7 @@ def cases() -> Any:
 
 @pytest.mark.parametrize("who", SESSIONS)
 @pytest.mark.parametrize(("kind", "of"), list(cases()))
+@pytest.mark.tenth
 def test_whoever_has_read_the_row_is_told(engine, store, tables, kind, of, who):
     """A3"""
     tables(of)

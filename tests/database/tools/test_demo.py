@@ -56,6 +56,7 @@ def _run(database: Target) -> Shown:
     return Shown({each["name"]: each for each in json.loads(done.stdout)["strategies"]}, tables)
 
 
+@pytest.mark.full
 def test_last_writer_wins_loses_edits_and_no_other_strategy_does(shown: Shown) -> None:
     found = dict(shown.figures)
     assert found.pop("last writer wins")["lost"] > 0

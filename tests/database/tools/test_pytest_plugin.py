@@ -282,6 +282,7 @@ def test_the_fixtures_find_conflicts(project: Project, database: Target) -> None
 
 
 @pytest.mark.engines("sqlite-wal", "postgresql")
+@pytest.mark.full
 def test_without_a_version_they_find_what_is_lost(project: Project, database: Target) -> None:
     models = MODELS.replace("Versioned, Base", "Base")
 
@@ -296,6 +297,7 @@ def test_without_a_version_they_find_what_is_lost(project: Project, database: Ta
 
 
 @pytest.mark.parametrize("plugin", ["anyio", "asyncio"])
+@pytest.mark.full
 def test_the_fixtures_are_awaited_with_async_sessions(
     project: Project, async_database: Target, plugin: str
 ) -> None:
@@ -310,6 +312,7 @@ def test_the_fixtures_are_awaited_with_async_sessions(
     lost.require("2 commits were acknowledged, likes moved by 1. ", failed=1)
 
 
+@pytest.mark.full
 def test_the_examples_of_the_page_pass(project: Project) -> None:
     page = Path(__file__).parents[3].joinpath("docs/how-to/test/testing.md").read_text()
     blocks = re.findall(r"```python\n(.*?)```", page, re.S)

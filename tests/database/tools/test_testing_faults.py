@@ -401,6 +401,7 @@ def test_the_engine_is_as_before_afterwards(mine, stored):
 
 
 @ON_A_LINE
+@pytest.mark.full
 def test_the_lines_end_with_their_connections(faults, mine):
     def open_files() -> int:
         gc.collect()

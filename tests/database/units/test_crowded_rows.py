@@ -65,6 +65,7 @@ def crowd(database, store, stored):
 
 
 @pytest.mark.needs("row-locks")
+@pytest.mark.full
 def test_sixteen_writers_of_one_row_get_their_turns(crowd, stored, retried):
     """Whoever has missed once locks the row, and queues as the others do."""
 
@@ -82,6 +83,7 @@ def test_sixteen_writers_of_one_row_get_their_turns(crowd, stored, retried):
 
 
 @pytest.mark.needs("row-locks")
+@pytest.mark.full
 def test_two_hot_rows_in_opposite_orders_deadlock_no_more_once_they_have(crowd, stored, retried):
     units, before = [], []  # what was done, and how much of it before each deadlock
 

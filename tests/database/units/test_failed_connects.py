@@ -54,6 +54,7 @@ def test_a_server_that_is_not_reached_is_tried_again_and_not_for_ever(database, 
     assert "optilock: 3 attempts in" in error.__notes__[-1]
 
 
+@pytest.mark.full
 def test_no_attempt_begins_after_the_deadline(database):
     began = time.monotonic()
     away = PASSES["nobody listens"](make_url(database.url))

@@ -37,6 +37,7 @@ def world(engine: Engine) -> World:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.tenth
 def test_a_unit_ends_as_it_does_without(world: World, line: Wire, case: Case) -> None:
     engine = create_engine(line.url, connect_args=UNPREPARED)
     engine.connect().close()  # SQLAlchemy asks the server for its version, and more

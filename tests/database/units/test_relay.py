@@ -390,6 +390,7 @@ class Impatient(Part):
         connection.exec_driver_sql(self.SAID[connection.dialect.name])
 
 
+@pytest.mark.full
 def test_a_row_that_somebody_holds_for_ever_ends_in_the_last_error(sessions, watched):
     tried = []
 
