@@ -49,6 +49,7 @@ from optilock.entities.bodies import mapper_of, sets_ignored_only
 from optilock.errors import BadEntity, BadPrecondition, ConfigurationError, describe
 from optilock.mapped import Identity, facts
 from optilock.preconditions.entity_tags import ETags, RowTags, secret_keys
+from optilock.serialize import DEEPEST, is_too_deep
 
 _LONGEST = 255
 # A String of RFC 9651, section 3.3.3; or the same without quotes, as many clients send it.
@@ -292,16 +293,16 @@ def body_bytes(values: Mapping[str, Any], name: str) -> bytes:
         BadEntity: a value is nested too deeply.
         ConfigurationError: a value is of a type without a text that stays the same.
     """
-    try:
-        return b"".join(
-            length_prefixed(attribute) + _bytes(values[attribute], f"{name}.{attribute}")
-            for attribute in sorted(values)
-        )
-    except RecursionError:
+    if is_too_deep(values):
         raise BadEntity(
-            f"A value of {name} is nested too deeply. Nothing was sent.",
+            f"A value of {name} is nested too deeply: more than {DEEPEST} collections are inside"
+            " one another. Nothing was sent.",
             detail="A value that was sent is nested too deeply.",
-        ) from None
+        )
+    return b"".join(
+        length_prefixed(attribute) + _bytes(values[attribute], f"{name}.{attribute}")
+        for attribute in sorted(values)
+    )
 
 
 def length_prefixed(*parts: str | bytes) -> bytes:

@@ -18,6 +18,7 @@ from optilock.dialects.commit_tokens import RANDOM, StoredToken
 from optilock.dialects.locks import Wait
 from optilock.errors import ConfigurationError, describe
 from optilock.exactly_once.errors import AlreadyDone, KeyReused
+from optilock.serialize import DEEPEST, is_too_deep, limit_exceeded_by, read_json
 
 #: A text of the program's own; or the principal that sent a client's key, and that key.
 Key = str | tuple[str, str]
@@ -133,6 +134,12 @@ def fingerprint_of(name: str, of: Any) -> str:
     Raises:
         ConfigurationError: a value has no text that is the same in every process.
     """
+    if is_too_deep(of):
+        raise ConfigurationError(
+            "exactly_once= cannot fingerprint a value with more than"
+            f" {DEEPEST} collections inside one another. Name the values that must be the same:"
+            " exactly_once=Once(key, of=plain values). Nothing was sent."
+        )
     return sha256(b"".join(_text_of((name, of)))).hexdigest()
 
 
@@ -212,13 +219,17 @@ class KeyedCall:
 
         Raises:
             KeyReused: the key stands for another call.
-            ConfigurationError: the key is there, and its unit was not done.
+            ConfigurationError: the key is there, and its unit was not done; or the result cannot be
+                read.
         """
         if stored.fingerprint != self.fingerprint:
             raise KeyReused(self.key)
         if stored.result is None:
             raise not_done(self.key)
-        self.result = json.loads(stored.result)
+        try:
+            self.result = read_json(stored.result)
+        except ValueError as error:
+            raise _unreadable(self.key, error) from None
         self.done = AlreadyDone(self.key, self.result)
         return self.done
 
@@ -327,6 +338,15 @@ def not_done(key: str) -> ConfigurationError:
     )
 
 
+def _unreadable(key: str, error: ValueError) -> ConfigurationError:
+    return ConfigurationError(
+        f"The unit of the key {key!r} is stored already, and its result cannot be read: {error}."
+        " Usually another program has written the key's row in optilock_commit_tokens, or a restore"
+        " has cut it. Nothing was run. Write the unit's result into that row as JSON, and call"
+        " again."
+    )
+
+
 def _json_of(result: Any) -> str:
     try:
         text = json.dumps(result, allow_nan=False, separators=(",", ":"))
@@ -340,6 +360,12 @@ def _json_of(result: Any) -> str:
             " get another value. Return texts, whole and finite numbers, booleans, None, and lists"
             " and dicts (with texts as keys) of them: a list for a tuple, a text for a date."
             " The unit is rolled back."
+        )
+    if limit := limit_exceeded_by(text):
+        raise ConfigurationError(
+            "The result of a unit with a key is stored as JSON that every later call can read, and"
+            f" this one cannot be stored: {limit}. Store it in a row of your own, and return the"
+            " row's key. The unit is rolled back."
         )
     if len(text) > _LONGEST_RESULT:
         raise ConfigurationError(

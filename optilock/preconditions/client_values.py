@@ -33,7 +33,7 @@ from optilock.dialects import database_of
 from optilock.errors import BadEntity, NotFound
 from optilock.mapped import Identity, facts
 from optilock.resolvers.diff3 import normalize_line_ends, restore_line_ends
-from optilock.serialize import PLAIN
+from optilock.serialize import DEEPEST, is_too_deep
 from optilock.undocumented.connections import type_on
 from optilock.undocumented.mappers import names_in_composite
 from optilock.watched.rows.entries import detached_copy
@@ -42,8 +42,6 @@ from optilock.watched.session.connections import engine_to_write
 
 #: Characters of a name in a message.
 _LONGEST = 200
-#: Levels of a nested value. ``json`` and ``copy`` use up to two of Python's 1000 calls for a level.
-_DEEPEST = 200
 
 
 def check_names(mapper: Mapper[Any], given: Any, what: str) -> None:
@@ -81,21 +79,13 @@ def refuse_deep(mapper: Mapper[Any], name: object, value: object) -> None:
     Raises:
         BadEntity: the value is nested too deeply.
     """
-    if type(value) in PLAIN:  # to ask whether a value is a Mapping is slow
-        return
-    level = [value] if isinstance(value, (Mapping, list, tuple)) else []
-    depth = 0
-    while level:
-        depth += 1
-        if depth > _DEEPEST:
-            raise BadEntity(
-                f"A value of {mapper.class_.__name__} is nested more than {_DEEPEST} levels deep."
-                " Nothing was written.",
-                (str(name),),
-                detail="A value that was sent is nested too deeply.",
-            )
-        inside = (one.values() if isinstance(one, Mapping) else one for one in level)
-        level = [one for each in inside for one in each if isinstance(one, (Mapping, list, tuple))]
+    if is_too_deep(value):
+        raise BadEntity(
+            f"A value of {mapper.class_.__name__} is nested more than {DEEPEST} levels deep."
+            " Nothing was written.",
+            (str(name),),
+            detail="A value that was sent is nested too deeply.",
+        )
 
 
 def _editable(mapper: Mapper[Any]) -> Iterable[str]:

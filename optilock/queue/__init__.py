@@ -26,6 +26,7 @@ signals               SIGTERM and SIGINT, which stop workers
 handler_transactions  end the transaction of a handler that does not return
 worker_state          the messages that a worker holds, its options, and its log
 messages              messages, drafts and receipts; checks of arguments
+stored_messages       rows as messages, also those that cannot be read
 summaries             all queues of a database
 queue_command         the command ``optilock queue``
 enclosing_units       calls without session= inside a unit of work
@@ -48,7 +49,7 @@ from optilock.queue.errors import (
     QueueNotFound,
     ReceiptExpired,
 )
-from optilock.queue.messages import Draft, Message, Metrics, Received, Sent
+from optilock.queue.messages import Draft, Message, Metrics, Received, Sent, Unreadable
 from optilock.queue.queue import Queue, Worker
 from optilock.queue.summaries import QueueSummary, queues
 from optilock.queue.worker_state import HandlerTimeout
@@ -71,6 +72,7 @@ __all__ = [
     "ReceiptExpired",
     "Received",
     "Sent",
+    "Unreadable",
     "Worker",
     "queues",
 ]

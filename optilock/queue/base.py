@@ -132,6 +132,7 @@ class Calls(OnConnections[Caller], Generic[Caller, Handler, WorkerT]):
             self._dead.name,
             tenant=self.tenant,
             max_receives=None,
+            dead_letters=self._dead.name,
             visibility=self.visibility,
             table=messages.name,
             schema=messages.schema,

@@ -1,8 +1,9 @@
 """Operations of a queue, on a connection.
 
-:class:`Operations` receives messages, and leaves out those that have expired or were received too
-often. :class:`EndOperations` deletes, archives, changes or hands back a received message, or moves
-it to the dead letters; :class:`~optilock.queue.sending.SendOperations` stores messages.
+:class:`Operations` receives messages, and leaves out those that have expired, were received too
+often, or cannot be read. :class:`EndOperations` deletes, archives, changes or hands back a received
+message, or moves it to the dead letters; :class:`~optilock.queue.sending.SendOperations` stores
+messages.
 
 ``inside`` is true for the caller's connection with the caller's transaction. A connection of the
 queue is in AUTOCOMMIT mode: one statement is one transaction, and
@@ -31,13 +32,13 @@ from optilock.queue.messages import (
     Metrics,
     Received,
     Sent,
-    build,
+    Unreadable,
     json_text,
     tail_of,
     token_of,
 )
 from optilock.queue.sending import DEDUP, GROUP, KEEP, QueueTable, SendOperations
-from optilock.tokens.sql_functions import in_utc
+from optilock.queue.stored_messages import message_of
 
 _SHOWN = 10_000
 #: Messages that are deleted at once.
@@ -48,7 +49,6 @@ _BEAT_WAIT = 300
 #: Seconds after which a receive looks at the groups first. If there are messages of groups, every
 #: second receive does.
 _GROUPS_AFTER = 1.0
-_decoded = json.JSONDecoder().raw_decode
 
 
 AnyMessage = Message | Sent
@@ -189,7 +189,10 @@ class EndOperations(QueueTable):
             self.store.reschedule(connection, keys, [message.id], length=length, done=True)
 
     def _bury(self, connection: Connection, message: AnyMessage, error: str) -> None:
-        """Move it to the dead letters; its headers keep its group and deduplication key."""
+        """Move it to the dead letters; its headers keep its group and deduplication key.
+
+        Headers that cannot be read stay as they are.
+        """
         marks = {GROUP: message.group, DEDUP: message.dedup}
         headers = {
             **(message.headers if isinstance(message, Message) else {}),
@@ -202,8 +205,10 @@ class EndOperations(QueueTable):
             "dedup_key": None,
             "expires_at": None,
             "last_error": error,
-            "headers": json.dumps(headers) if headers else None,
         }
+        content = message.body if isinstance(message, Message) else None
+        if not isinstance(content, Unreadable) or content.headers is None:
+            values["headers"] = json.dumps(headers) if headers else None
         self._let_go(connection, message, values, 0)
         events.emit(lambda: events.DeadLetter(self.name, message.id, message.receives))
 
@@ -258,6 +263,8 @@ class Operations(EndOperations, SendOperations):
         super().__init__(store, limits)
         self._looked = 0.0
         self._grouped = False
+        #: It has the dead letters: what cannot be read stays in it.
+        self._is_last = limits.dead_letters == self.name
 
     def receive(
         self, connection: Connection, n: int, length: int, done: Sequence[AnyMessage] = ()
@@ -334,20 +341,25 @@ class Operations(EndOperations, SendOperations):
         return self._sorted_out(connection, rows, token)
 
     def _sorted_out(self, connection: Connection, rows: list[Any], token: UUID) -> list[Message]:
-        """Return messages to hand out; bury or remove those received too often or expired."""
+        """Return messages to hand out; bury or remove the others."""
         good, over = [], []
         tail = tail_of(token)
         most = self.limits.max_receives
         for row in rows:
             if row[10]:  # expired
                 over.append(row)
-            elif most is not None and row[6] > most:
-                error = row[9] or "It was received, and neither deleted nor failed."
-                message = _message(row, tail)
-                with self._atomic(connection, message.group is None):
-                    self._bury(connection, message, error)
+                continue
+            message = message_of(row, tail)
+            if type(message.body) is Unreadable and not self._is_last:
+                error = message.body.reason
+            elif most is not None and message.receives > most:
+                error = message.last_error or "It was received, and neither deleted nor failed."
             else:
-                good.append(_message(row, tail))
+                good.append(message)
+                continue
+            # An error means that another receiver has the message by now.
+            with suppress(QueueError), self._atomic(connection, message.group is None):
+                self._bury(connection, message, error)
         if over:
             self._remove_expired(connection, over, token)
         return good
@@ -361,7 +373,7 @@ class Operations(EndOperations, SendOperations):
                 self.store.reschedule(connection, keys, ids, length=0, done=True)
 
     def peek(self, connection: Connection, n: int) -> list[Message]:
-        return [_message(row, None) for row in self.store.peek(connection, n)]
+        return [message_of(row, None) for row in self.store.peek(connection, n)]
 
     def pop(self, connection: Connection, n: int) -> list[Message]:
         found = self.receive(connection, n, self.limits.visibility)
@@ -374,7 +386,7 @@ class Operations(EndOperations, SendOperations):
         most = None if exact else _SHOWN + 1
         found = self.store.counts(connection, self.limits.dead_letters, most)
         oldest = 0.0 if found.oldest is None else (found.now - found.oldest).total_seconds()
-        counts = (found.waiting, found.hidden, found.dead)
+        counts = (found.waiting, found.hidden, 0 if self._is_last else found.dead)
         sure = exact or max(counts) <= _SHOWN
         return Metrics(*counts, oldest=max(0.0, oldest), exact=sure)
 
@@ -393,51 +405,40 @@ class Operations(EndOperations, SendOperations):
         return total
 
     def redrive(self, connection: Connection, dead: Operations, n: int) -> int:
-        """Turn dead letters into messages again; return their number."""
+        """Turn dead letters into messages again; return their number.
+
+        Those that cannot be read stay: they would be dead letters again at once.
+        """
         token, length = uuid4(), dead.limits.visibility
-        rows = dead.store.claim(connection, n, length, token)
-        for row in rows:
-            headers = json.loads(row[2]) if row[2] else {}
-            group = headers.pop(GROUP, None)
-            headers.pop(DEDUP, None)
-            values = {
-                "queue": self.name,
-                "group_key": group,
-                "receives": 0,
-                "receipt": None,
-                "headers": json.dumps(headers) if headers else None,
-            }
-            with self.store.atomic(connection):
-                if group is not None:
-                    self.store.hold_group(connection, group, 0)
-                dead.store.change(connection, [row[0]], token, values, length=0)
-                self.store.tell_waiting(connection)
-        return len(rows)
+        done, unreadable = 0, dict[int, Message]()
+        while done < n and (rows := dead.store.claim(connection, n - done, length, token)):
+            messages = [message_of(row, tail_of(token)) for row in rows]
+            if any(one.id in unreadable for one in messages):  # their visibility is over
+                break
+            for message in messages:
+                if isinstance(message.body, Unreadable):
+                    unreadable[message.id] = message
+                else:
+                    self._revive(connection, dead, message, token)
+                    done += 1
+        dead.give_back(connection, list(unreadable.values()))
+        return done
 
-
-def _message(row: Any, tail: str | None) -> Message:
-    """Return a row as a message. ``tail`` ends the receipts of all messages of the receive."""
-    number, body, headers, sent_at, expires_at, visible_at, receives, group, dedup, error, *_ = row
-    return build(
-        Message,
-        id=number,
-        body=_value(body),
-        receipt=None if tail is None else f"{number}{tail}",
-        receives=receives,
-        sent_at=in_utc(sent_at),
-        expires_at=None if expires_at is None else in_utc(expires_at),
-        visible_at=None if tail is None else in_utc(visible_at),
-        headers=_value(headers) if headers else {},
-        group=group,
-        dedup=dedup,
-        last_error=error,
-    )
-
-
-def _value(text: str) -> Any:
-    """Read JSON; our own, without white space around it, takes half the time."""
-    try:
-        value, end = _decoded(text)
-    except ValueError:
-        return json.loads(text)
-    return value if end == len(text) else json.loads(text)
+    def _revive(
+        self, connection: Connection, dead: Operations, message: Message, token: UUID
+    ) -> None:
+        headers = dict(message.headers)
+        group = headers.pop(GROUP, None)
+        headers.pop(DEDUP, None)
+        values = {
+            "queue": self.name,
+            "group_key": group,
+            "receives": 0,
+            "receipt": None,
+            "headers": json.dumps(headers) if headers else None,
+        }
+        with self.store.atomic(connection):
+            if group is not None:
+                self.store.hold_group(connection, group, 0)
+            dead.store.change(connection, [message.id], token, values, length=0)
+            self.store.tell_waiting(connection)

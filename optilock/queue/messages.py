@@ -15,6 +15,7 @@ from uuid import UUID
 
 from optilock.errors import ConfigurationError, describe
 from optilock.queue.errors import MessageTooLarge
+from optilock.serialize import limit_exceeded_by
 from optilock.tables.queue import LONGEST
 
 T = TypeVar("T")
@@ -43,6 +44,22 @@ class Sent:
     group: str | None = None
     dedup: str | None = None
     receives: int = 0
+
+
+@dataclass(frozen=True)
+class Unreadable:
+    """The content of a message that is not JSON as this library reads it.
+
+    Another program has written it, or a restore has cut it. It is the ``body`` of such a message
+    in ``peek`` and in the dead letters; no other receive returns one.
+    """
+
+    #: Why it cannot be read.
+    reason: str
+    #: The stored text of the body, with escapes for bytes that are not UTF-8.
+    body: str = field(repr=False)
+    #: The stored text of the headers, if they cannot be read.
+    headers: str | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True)
@@ -221,6 +238,11 @@ def json_text(name: str, value: object, max_bytes: int) -> str:
             f"The {name} of a message is JSON: dicts with text as keys, lists, text, finite"
             f" numbers, true, false and None. This one cannot be written ({type(error).__name__})."
         ) from None
+    if limit := limit_exceeded_by(text):
+        raise ConfigurationError(
+            f"The {name} of a message must be JSON that every receiver can read, and this one"
+            f" cannot be sent: {limit}. Store it elsewhere and send its key. Nothing was sent."
+        )
     if len(text) > max_bytes:
         raise MessageTooLarge(
             f"The {name} of a message has {len(text):,} bytes as JSON, and the queue takes"

@@ -42,6 +42,7 @@ from optilock.entities.idempotency import client_key
 from optilock.errors import BadEntity, BadPrecondition
 from optilock.exactly_once import Once
 from optilock.exactly_once.keys import fingerprint_of
+from optilock.serialize import is_too_deep
 
 __all__ = ["AsgiRequest", "once_of", "once_of_request"]
 
@@ -81,14 +82,12 @@ def once_of(
         if required:
             raise _missing()
         return None
-    try:
-        request = fingerprint_of(f"{method} {path}", of)
-    except RecursionError:
+    if is_too_deep(of):
         raise BadEntity(
             "The body of a request with an Idempotency-Key is nested too deeply. Nothing was sent.",
             detail="A value that was sent is nested too deeply.",
-        ) from None
-    return Once((principal, key), of=request, wait=wait)
+        )
+    return Once((principal, key), of=fingerprint_of(f"{method} {path}", of), wait=wait)
 
 
 class AsgiRequest(Protocol):

@@ -156,17 +156,21 @@ class Parts:
         m = self.m.c
         return [
             m.id,
-            m.body,
-            m.headers,
+            self.stored_text(m.body),
+            self.stored_text(m.headers),
             m.sent_at,
             m.expires_at,
             m.visible_at,
             m.receives,
             m.group_key,
             m.dedup_key,
-            m.last_error,
+            self.stored_text(m.last_error),
             (m.expires_at <= self.place.begun).label("expired"),
         ]
+
+    def stored_text(self, column: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
+        """Return a text so that a driver can read any content of the column."""
+        return column
 
     def skip_locked(self, query: sa.Select[Any], table: sa.Table) -> sa.Select[Any]:
         """Rows that others have locked are left out, and those found are locked."""

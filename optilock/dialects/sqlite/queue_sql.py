@@ -13,7 +13,7 @@ from inspect import isawaitable
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Connection, Select, Table
+from sqlalchemy import ColumnElement, Connection, LargeBinary, Select, Table, cast
 from sqlalchemy.dialects.sqlite import insert
 
 from optilock.dialects.connections import send_afterwards
@@ -33,6 +33,10 @@ class SQLiteMessages(Messages):
         back = f"PRAGMA busy_timeout = {before}"
         with send_afterwards(connection.exec_driver_sql, back), self.atomic(connection):
             yield
+
+    def stored_text(self, column: ColumnElement[Any]) -> ColumnElement[Any]:
+        """Bytes: a column may have any type of value, and a text that is not UTF-8."""
+        return cast(column, LargeBinary()).label(None)
 
     def skip_locked(self, query: Select[Any], table: Table) -> Select[Any]:
         return query

@@ -7,6 +7,7 @@ import warnings
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from enum import Enum
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -25,6 +26,7 @@ from optilock import (
 )
 from optilock.errors import SeparateUnitWarning
 from optilock.exactly_once import AlreadyDone, KeyInUse, KeyReused, Once, committed
+from optilock.tables.names import commit_tokens
 from tests.support.ids import told
 from tests.support.models import Account
 
@@ -429,6 +431,41 @@ def test_a_result_that_json_would_change_is_refused_before_commit(counter, balan
     with pytest.raises(ConfigurationError, match="JSON"):
         pay()
     assert (balance(), tokens()) == (0, {})
+
+
+def test_what_a_later_call_may_not_read_is_refused(counter, balance, tokens):
+    """Arguments and results have one depth, whatever the stack of the caller is."""
+
+    def nested(levels: int) -> Any:
+        return [nested(levels - 1)] if levels else 1
+
+    @unit_of_work(counter, exactly_once=lambda value, levels: f"k{levels}")
+    def pay(session: Session, value: Any, levels: int) -> Any:
+        increase(session)
+        return nested(levels)
+
+    assert pay(nested(199), 200) == pay(nested(199), 200) == nested(200)
+    for value, levels in ((1, 201), (nested(200), 1)):
+        with pytest.raises(ConfigurationError, match="200 "):
+            pay(value, levels)
+    assert (balance(), [*tokens()]) == (1, ["k200"])
+
+
+@pytest.mark.parametrize(
+    "stored", ["{", "NaN", "[" * 20_000 + "]" * 20_000], ids=["cut", "nan", "deep"]
+)
+def test_a_stored_result_that_cannot_be_read_runs_nothing_again(counter, balance, stored):
+    @unit_of_work(counter, exactly_once="k")
+    def pay(session: Session) -> int:
+        increase(session)
+        return 7
+
+    assert pay() == 7
+    with counter.begin() as connection:
+        connection.execute(commit_tokens.update().values(result=stored))
+    with pytest.raises(ConfigurationError, match="'k' is stored already, and its result cannot be"):
+        pay()
+    assert balance() == 1
 
 
 def test_a_result_that_is_too_long_is_refused_before_commit(counter, balance):
