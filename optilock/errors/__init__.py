@@ -36,6 +36,7 @@
     │   ├── MessageNotFound (LookupError)   there is no such message (404)
     │   ├── ReceiptExpired                  the receipt is not the message's current one (400)
     │   ├── MessageTooLarge (ValueError)    its body, or its headers (413)
+    │   ├── DeduplicationKeyInUse           a sender with the key has not ended (409)
     │   ├── QueueNotFound (LookupError)     the tables do not exist (404)
     │   └── HandlerTimeout                  a worker has given up a handler
     ├── NotDeterministic (AssertionError)   units of ``testing.explore`` cannot be put in order

@@ -18,6 +18,8 @@ queue                 :class:`Queue`, with its worker
 async_queue           :class:`AsyncQueue`, with its connections, waiters and worker
 base                  the calls of both: arguments are checked, and become work for a connection
 message_operations    receive and end messages, on a connection
+whole_queue           count, find, cancel, purge and redrive, on a connection
+kept_keys             removes deduplication keys whose window has ended
 sending               check and store messages, on a connection
 connections           connections that a queue keeps, and the work that may run on them again
 waiters               objects that wait for messages
@@ -43,6 +45,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from optilock.queue.errors import (
+    DeduplicationKeyInUse,
     MessageNotFound,
     MessageTooLarge,
     QueueError,
@@ -59,6 +62,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AsyncQueue",
+    "DeduplicationKeyInUse",
     "Draft",
     "HandlerTimeout",
     "Message",

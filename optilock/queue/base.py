@@ -43,6 +43,7 @@ from optilock.queue.messages import (
     check_count,
     check_id,
     check_text,
+    dead_letters_of,
     lifetime,
     milliseconds,
     receipt_of,
@@ -51,7 +52,7 @@ from optilock.queue.messages import (
 from optilock.queue.sending import KEEP
 from optilock.queue.waiters import RestingWaiters
 from optilock.queue.worker_state import Settings, backoff
-from optilock.tables.queue import LONGEST, NAME, message_tables
+from optilock.tables.queue import NAME, message_tables
 
 R = TypeVar("R")
 Handler = TypeVar("Handler")
@@ -97,7 +98,7 @@ class Calls(OnConnections[Caller], Generic[Caller, Handler, WorkerT]):
             max_receives=None
             if max_receives is None
             else check_count("max_receives", max_receives),
-            dead_letters=_dead_letters(self.name, dead_letters),
+            dead_letters=dead_letters_of(self.name, dead_letters),
             dedup_window=milliseconds("dedup_window", dedup_window),
             max_bytes=check_count("max_bytes", max_bytes, most=1 << 30),
         )
@@ -371,15 +372,24 @@ class Calls(OnConnections[Caller], Generic[Caller, Handler, WorkerT]):
         await self._run(lambda connection, inside: self._operations.give_back(connection, held))
 
     @dual_method
-    async def cancel(self, message: int | Sent, *, session: Caller | None = None) -> bool:
+    async def find(self, message: int | Sent) -> Message | None:
+        """Return the message with this id, without receiving it; ``None``: it is not here."""
+        number = message.id if isinstance(message, Sent) else check_id(message)
+        return await self._run(lambda connection, _: self._operations.find(connection, number))
+
+    @dual_method
+    async def cancel(
+        self, message: int | Sent, *, held: bool = False, session: Caller | None = None
+    ) -> bool:
         """Delete a message that no receiver has, by its id; return whether it was there.
 
         ``False``: a receiver has it, or it was done, has expired, or never was in this queue. Its
-        deduplication key is free again.
+        deduplication key is free again. With ``held=True`` one that a receiver has is deleted, too;
+        the receiver's own delete raises ``MessageNotFound``.
         """
         number = message.id if isinstance(message, Sent) else check_id(message)
         work: Work[bool] = lambda connection, inside: self._operations.cancel(  # noqa: E731
-            connection, number, inside
+            connection, number, inside, held
         )
         if session is None:
             work = self._separate("cancel", work)
@@ -428,17 +438,3 @@ class Calls(OnConnections[Caller], Generic[Caller, Handler, WorkerT]):
         """
         settings = Settings(concurrency, batch, heartbeat, retry, grace, timeout, signals)
         return self._worker(self, handler, sessions, settings)
-
-
-def _dead_letters(name: str, given: str | None) -> str:
-    """Return the name of the queue for messages that were received too often."""
-    if given:
-        return check_text("dead_letters", given)
-    dead = f"{name}.dead"
-    if len(dead) > LONGEST:
-        raise ConfigurationError(
-            f"The name of the queue has {len(name)} characters, and that of its dead letters would"
-            f" be longer than {LONGEST}: take a shorter one, or name that queue yourself,"
-            " dead_letters=."
-        )
-    return dead

@@ -6,6 +6,7 @@
     ├── MessageNotFound (LookupError)   the message is not in the queue (any more)  404
     ├── ReceiptExpired                  another receiver has it, or wrong receipt   400
     ├── MessageTooLarge (ValueError)    its body, or its headers                    413
+    ├── DeduplicationKeyInUse           a transaction that sends with it is open    409
     ├── HandlerTimeout                  a worker has given up a handler (in queue.worker_state)
     └── QueueNotFound (LookupError)     the tables are not there                    404
 
@@ -19,7 +20,14 @@ from typing import Any
 
 from optilock.errors import OptilockError, pickled_state
 
-__all__ = ["MessageNotFound", "MessageTooLarge", "QueueError", "QueueNotFound", "ReceiptExpired"]
+__all__ = [
+    "DeduplicationKeyInUse",
+    "MessageNotFound",
+    "MessageTooLarge",
+    "QueueError",
+    "QueueNotFound",
+    "ReceiptExpired",
+]
 
 
 class QueueError(OptilockError):
@@ -75,6 +83,24 @@ class MessageTooLarge(QueueError, ValueError):
     """More bytes than the queue takes (``max_bytes``)."""
 
     status = 413
+
+
+class DeduplicationKeyInUse(QueueError):
+    """Another transaction sends a message with the key, and has not ended: nothing was sent."""
+
+    status = 409
+
+    def __init__(self, queue: str) -> None:
+        self.queue = queue
+        super().__init__(
+            f"A message with a deduplication key was not sent to the queue {queue!r}: it waited for"
+            " a transaction that has not ended. Usually that one sends a message with the same key,"
+            " and until it ends, it is unknown whether this one is a duplicate. (On SQLite it may"
+            " be any writer.) Nothing was sent. Send it again later."
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (type(self), (self.queue,), pickled_state(self))
 
 
 class QueueNotFound(QueueError, LookupError):

@@ -26,10 +26,10 @@ from optilock.dialects.queue_sql import Messages
 from optilock.errors import ConfigurationError, describe
 from optilock.queue.errors import MessageNotFound, QueueError, ReceiptExpired
 from optilock.queue.handler_failures import Failure
+from optilock.queue.kept_keys import KeptKeys
 from optilock.queue.messages import (
     Limits,
     Message,
-    Metrics,
     Received,
     Sent,
     Unreadable,
@@ -39,10 +39,8 @@ from optilock.queue.messages import (
 )
 from optilock.queue.sending import DEDUP, GROUP, KEEP, QueueTable, SendOperations
 from optilock.queue.stored_messages import message_of
+from optilock.queue.whole_queue import QueueOperations
 
-_SHOWN = 10_000
-#: Messages that are deleted at once.
-_CHUNK = 5_000
 #: Milliseconds for which a heartbeat waits for a lock: it holds up the loop that has called it.
 _BEAT_WAIT = 300
 
@@ -256,21 +254,21 @@ def _by_token(
     return {key: list(ids) for key, ids in parts.items()}, wrong
 
 
-class Operations(EndOperations, SendOperations):
+class Operations(EndOperations, SendOperations, QueueOperations):
     """The operations of one queue of one tenant; each gets a connection first."""
 
     def __init__(self, store: Messages, limits: Limits) -> None:
         super().__init__(store, limits)
         self._looked = 0.0
         self._grouped = False
-        #: It has the dead letters: what cannot be read stays in it.
-        self._is_last = limits.dead_letters == self.name
+        self._keys = KeptKeys(limits.dedup_window)
 
     def receive(
         self, connection: Connection, n: int, length: int, done: Sequence[AnyMessage] = ()
     ) -> Received:
         """Claim up to ``n`` messages; delete those in ``done`` first."""
         token = uuid4()
+        self._keys.remove_ended(self.store, connection)
         expired: tuple[int, ...] = ()
         groups_first = self._grouped or time.monotonic() - self._looked > _GROUPS_AFTER
         found: list[Message] = []
@@ -350,7 +348,7 @@ class Operations(EndOperations, SendOperations):
                 over.append(row)
                 continue
             message = message_of(row, tail)
-            if type(message.body) is Unreadable and not self._is_last:
+            if type(message.body) is Unreadable and not self.is_last:
                 error = message.body.reason
             elif most is not None and message.receives > most:
                 error = message.last_error or "It was received, and neither deleted nor failed."
@@ -379,66 +377,3 @@ class Operations(EndOperations, SendOperations):
         found = self.receive(connection, n, self.limits.visibility)
         gone = self._delete_done(connection, found) if found else ()
         return [one for one in found if one.id not in gone]
-
-    # -- the whole queue ---------------------------------------------------------------------------
-
-    def metrics(self, connection: Connection, exact: bool) -> Metrics:
-        most = None if exact else _SHOWN + 1
-        found = self.store.counts(connection, self.limits.dead_letters, most)
-        oldest = 0.0 if found.oldest is None else (found.now - found.oldest).total_seconds()
-        counts = (found.waiting, found.hidden, 0 if self._is_last else found.dead)
-        sure = exact or max(counts) <= _SHOWN
-        return Metrics(*counts, oldest=max(0.0, oldest), exact=sure)
-
-    def cancel(self, connection: Connection, number: int, inside: bool) -> bool:
-        with self._atomic(connection, inside):
-            return self.store.cancel(connection, number)
-
-    def purge(self, connection: Connection, expired: bool) -> int:
-        total = 0
-        last: int | None = -1
-        while last is not None:
-            last, count = self.store.purge(connection, last, _CHUNK, expired=expired)
-            total += count
-        with self.store.atomic(connection):
-            self.store.purge_groups(connection)
-        return total
-
-    def redrive(self, connection: Connection, dead: Operations, n: int) -> int:
-        """Turn dead letters into messages again; return their number.
-
-        Those that cannot be read stay: they would be dead letters again at once.
-        """
-        token, length = uuid4(), dead.limits.visibility
-        done, unreadable = 0, dict[int, Message]()
-        while done < n and (rows := dead.store.claim(connection, n - done, length, token)):
-            messages = [message_of(row, tail_of(token)) for row in rows]
-            if any(one.id in unreadable for one in messages):  # their visibility is over
-                break
-            for message in messages:
-                if isinstance(message.body, Unreadable):
-                    unreadable[message.id] = message
-                else:
-                    self._revive(connection, dead, message, token)
-                    done += 1
-        dead.give_back(connection, list(unreadable.values()))
-        return done
-
-    def _revive(
-        self, connection: Connection, dead: Operations, message: Message, token: UUID
-    ) -> None:
-        headers = dict(message.headers)
-        group = headers.pop(GROUP, None)
-        headers.pop(DEDUP, None)
-        values = {
-            "queue": self.name,
-            "group_key": group,
-            "receives": 0,
-            "receipt": None,
-            "headers": json.dumps(headers) if headers else None,
-        }
-        with self.store.atomic(connection):
-            if group is not None:
-                self.store.hold_group(connection, group, 0)
-            dead.store.change(connection, [message.id], token, values, length=0)
-            self.store.tell_waiting(connection)

@@ -110,6 +110,8 @@ class Metrics:
     oldest: float
     #: ``False``: a number that reaches the limit of counting stands for "so many, or more".
     exact: bool
+    #: Rows that only keep the deduplication key of a deleted message, until a receive removes them.
+    keys: int = 0
 
 
 def build(kind: type[T], **values: Any) -> T:
@@ -214,6 +216,20 @@ def check_text(name: str, value: object, *, empty: bool = False) -> str:
         )
     assert isinstance(value, str)
     return value
+
+
+def dead_letters_of(name: str, given: str | None) -> str:
+    """Return the name of the queue for messages that were received too often."""
+    if given:
+        return check_text("dead_letters", given)
+    dead = f"{name}.dead"
+    if len(dead) > LONGEST:
+        raise ConfigurationError(
+            f"The name of the queue has {len(name)} characters, and that of its dead letters would"
+            f" be longer than {LONGEST}: take a shorter one, or name that queue yourself,"
+            " dead_letters=."
+        )
+    return dead
 
 
 def _is_text(value: Any) -> bool:

@@ -1,5 +1,5 @@
-"""The command ``optilock queue``. Exit codes: 0 done, 1 the database failed or has no tables,
-2 bad input.
+"""The command ``optilock queue``. Exit codes: 0 done, 1 the database failed or has no tables, or
+there is no such message, 2 bad input.
 
 Names, bodies and errors are data of the application: they are printed as they are, except that
 characters which cannot be seen are written as Python writes them (``\\n``), and never as markup.
@@ -20,7 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from optilock.dialects.commands import end, exit_codes, open_engine
-from optilock.queue.messages import MOST, Message
+from optilock.queue.messages import MOST, Message, Unreadable
 from optilock.queue.queue import Queue
 from optilock.queue.summaries import QueueSummary, queues
 from optilock.tables.queue import NAME
@@ -30,7 +30,7 @@ C = TypeVar("C", bound=Callable[..., None])
 
 @click.group()
 def queue() -> None:
-    """List queues, look at their messages, and redrive or delete them."""
+    """List queues, look at their messages, and redrive, cancel or delete them."""
 
 
 def _options(*others: Callable[[Any], Any]) -> Callable[[C], C]:
@@ -53,6 +53,7 @@ def _options(*others: Callable[[Any], Any]) -> Callable[[C], C]:
 _name = click.argument("name")
 _tenant = click.option("--tenant", default="", help="The tenant, if the queue has one.")
 _dead = click.option("--dead-letters", "dead", help="Their queue, if it is not NAME.dead.")
+_number = click.argument("number", metavar="ID", type=click.IntRange(0, (1 << 63) - 1))
 _count = click.option("-n", "count", default=10, show_default=True, help="Messages at most.")
 
 
@@ -85,6 +86,49 @@ def dead(name: str, tenant: str, count: int, dead: str | None, as_json: bool, **
 
 
 @queue.command()
+@_options(_name, _number, _tenant, _dead)
+def show(
+    name: str, number: int, tenant: str, dead: str | None, as_json: bool, **given: Any
+) -> None:
+    """Show the message ID of the queue NAME or of its dead letters, received or not."""
+    with _queue(given, name, tenant, dead) as found:
+        places = (found, found.dead_letters)
+        shown = [(place.name, one) for place in places if (one := place.find(number)) is not None]
+    _require_message(shown, name, number)
+    place, message = shown[0]
+    until = message.visible_at
+    fields = {"queue": place, **_as_json(message), "visible_at": until and until.isoformat()}
+    if as_json:
+        _print_json(fields)
+    else:
+        rows = [(key, one if isinstance(one, str) else _json(one)) for key, one in fields.items()]
+        _print_table(("field", "value"), rows, "")
+
+
+@queue.command()
+@_options(_name, _number, _tenant)
+def cancel(name: str, number: int, tenant: str, as_json: bool, **given: Any) -> None:
+    """Delete the message ID of the queue NAME, if no receiver has it."""
+    with _queue(given, name, tenant, name) as found:
+        done = found.cancel(number)
+    _require_message(done, name, number, " that no receiver has")
+    _print_done(as_json, "cancelled", 1, "cancelled")
+
+
+@queue.command()
+@_options(_name, _number, _tenant, _dead)
+def delete(
+    name: str, number: int, tenant: str, dead: str | None, as_json: bool, **given: Any
+) -> None:
+    """Delete the message ID of the queue NAME or of its dead letters, also if a receiver has it."""
+    with _queue(given, name, tenant, dead) as found:
+        places = (found, found.dead_letters)
+        done = any(place.cancel(number, held=True) for place in places)
+    _require_message(done, name, number, " that no transaction is deleting")
+    _print_done(as_json, "deleted", 1, "deleted")
+
+
+@queue.command()
 @_options(_name, _tenant, _dead, click.option("-n", "count", type=int, help="At most; or all."))
 def redrive(
     name: str, tenant: str, dead: str | None, count: int | None, as_json: bool, **given: Any
@@ -113,6 +157,11 @@ def purge(name: str, tenant: str, expired: bool, yes: bool, as_json: bool, **giv
     with _queue(given, name, tenant, name) as found:
         done = found.purge(expired=expired)
     _print_done(as_json, "deleted", done, "deleted")
+
+
+def _require_message(found: object, name: str, number: int, which: str = "") -> None:
+    if not found:
+        end("queue", 1, f"there is no message {number} in the queue {_visible(name)}{which}.")
 
 
 # -- the database ----------------------------------------------------------------------------------
@@ -155,7 +204,7 @@ def _print_messages(
             str(one.id),
             str(one.receives),
             one.sent_at.isoformat(" ", "seconds"),
-            json.dumps(one.body, ensure_ascii=False),
+            _json(one.body),
             one.last_error or "",
         )
         for one in found
@@ -167,7 +216,7 @@ def _as_json(message: Message) -> dict[str, Any]:
     times = {"sent_at": message.sent_at, "expires_at": message.expires_at}
     return {
         "id": message.id,
-        "body": message.body,
+        "body": _plain(message.body),
         "headers": dict(message.headers),
         "receives": message.receives,
         "group": message.group,
@@ -177,14 +226,23 @@ def _as_json(message: Message) -> dict[str, Any]:
     }
 
 
+def _plain(body: Any) -> Any:
+    return {"unreadable": asdict(body)} if isinstance(body, Unreadable) else body
+
+
+def _json(value: Any) -> str:
+    """Return the value as JSON in one line; of a body that cannot be read, why."""
+    return value.reason if isinstance(value, Unreadable) else json.dumps(value, ensure_ascii=False)
+
+
 def _print_queues(found: list[QueueSummary]) -> None:
     tenants = any(one.tenant for one in found)
-    head = (*(("tenant",) if tenants else ()), "queue", "depth", "held", "dead", "oldest")
+    head = (*(("tenant",) if tenants else ()), "queue", "depth", "held", "dead", "keys", "oldest")
     rows = [
         (
             *((one.tenant,) if tenants else ()),
             one.name,
-            *(f"{number:,}" for number in (one.depth, one.held, one.dead)),
+            *(f"{number:,}" for number in (one.depth, one.held, one.dead, one.keys)),
             f"{one.oldest:,.0f} s",
         )
         for one in found

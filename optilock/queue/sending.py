@@ -6,14 +6,18 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any, NamedTuple
 from uuid import UUID, uuid4
 
 from sqlalchemy import Connection
+from sqlalchemy.exc import DBAPIError
 
+from optilock.dialects import Cause
 from optilock.dialects.queue_sql import Messages
+from optilock.dialects.transient import cause_of
 from optilock.errors import ConfigurationError
-from optilock.queue.errors import QueueError
+from optilock.queue.errors import DeduplicationKeyInUse, QueueError
 from optilock.queue.messages import (
     Draft,
     Limits,
@@ -48,6 +52,8 @@ class QueueTable:
         self.store = store
         self.limits = limits
         self.name = store.place.queue
+        #: It has the dead letters: those that cannot be read stay in it.
+        self.is_last = limits.dead_letters == self.name
 
     def _atomic(self, connection: Connection, inside: bool) -> AbstractContextManager[None]:
         return nullcontext() if inside else self.store.atomic(connection)
@@ -104,19 +110,32 @@ class SendOperations(QueueTable):
         token = uuid4()  # the same for all messages of the call
         plain = [one.values for one in messages if one.is_plain]
         if len(plain) < len(messages):
-            with self._atomic(connection, inside):
-                return self._send_mixed(connection, messages, plain, token)
+            return self._send_mixed(connection, messages, plain, token, inside)
         with self._atomic(connection, inside or len(plain) == 1 or self.store.one_trip):
             return self._send_plain(connection, plain, token)
 
     def _send_mixed(
-        self, connection: Connection, messages: list[CheckedMessage], plain: list[Any], token: UUID
+        self,
+        connection: Connection,
+        messages: list[CheckedMessage],
+        plain: list[Any],
+        token: UUID,
+        inside: bool,
     ) -> list[Sent]:
-        marked = [
-            None if one.is_plain else self._send_marked(connection, one, token) for one in messages
-        ]
-        others = iter(self._send_plain(connection, plain, token) if plain else ())
-        self.store.tell_waiting(connection)
+        keys = [one.dedup for one in messages if one.dedup is not None]
+        known = self.store.standing_keys(connection, keys) if keys else {}
+        if all(one.dedup in known for one in messages):
+            return [_duplicate(one, known[key]) for one, key in zip(messages, keys, strict=True)]
+        try:
+            with self._atomic(connection, inside):
+                send = partial(self._send_marked, connection, token, known, inside)
+                marked = [None if one.is_plain else send(one) for one in messages]
+                others = iter(self._send_plain(connection, plain, token) if plain else ())
+                self.store.tell_waiting(connection)
+        except DBAPIError as error:
+            if inside or not keys or cause_of(error) is not Cause.LOCK_TIMEOUT:
+                raise
+            raise DeduplicationKeyInUse(self.name) from error
         return [one if one is not None else next(others) for one in marked]
 
     def _send_plain(
@@ -129,13 +148,22 @@ class SendOperations(QueueTable):
             for number in self.store.send(connection, rows, token)
         ]
 
-    def _send_marked(self, connection: Connection, message: CheckedMessage, token: UUID) -> Sent:
+    def _send_marked(
+        self,
+        connection: Connection,
+        token: UUID,
+        known: dict[str, Any],
+        inside: bool,
+        message: CheckedMessage,
+    ) -> Sent:
         values, group, dedup = message
+        if dedup in known:
+            return _duplicate(message, known[dedup])
         if group is not None:
             self.store.hold_group(connection, group, values["delay"])
         for _ in range(_TRIES):
             row = {**values, "new_receipt": token}
-            number = self.store.send_marked(connection, row, group, dedup)
+            number = self.store.send_marked(connection, row, group, dedup, inside=inside)
             if number is not None:
                 return Sent(number, receipt_of(number, token), group=group, dedup=dedup)
             assert dedup is not None  # only its key can be taken
@@ -143,12 +171,16 @@ class SendOperations(QueueTable):
             if same is None:  # that message was removed between the two statements
                 continue
             if not same.over:
-                return Sent(same.id, None, True, group, dedup, same.receives)
+                return _duplicate(message, same)
             self.store.remove_over(connection, same.id)
         raise QueueError(
             f"A message for the queue {self.name!r} was not sent: with every attempt, another one"
             " with its deduplication key came and went. Send it again."
         )
+
+
+def _duplicate(message: CheckedMessage, first: Any) -> Sent:
+    return Sent(first.id, None, True, message.group, message.dedup, first.receives)
 
 
 def _optional_word(name: str, value: object) -> str | None:

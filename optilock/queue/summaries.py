@@ -34,6 +34,8 @@ class QueueSummary:
     dead: int
     #: Seconds since the first message that can be received became visible; 0.0 if there is none.
     oldest: float
+    #: Rows that only keep the deduplication key of a deleted message.
+    keys: int = 0
 
 
 @overload
@@ -49,8 +51,8 @@ def queues(
 ) -> Any:
     """Return the queues that have messages, of one tenant or of all; ``await`` it in asyncio.
 
-    A queue is in the list while it has messages or dead letters; so are queues of dead letters. One
-    statement reads all messages.
+    A queue is in the list while it has messages, dead letters or deduplication keys; so are queues
+    of dead letters. One statement reads all messages.
 
     Raises:
         ConfigurationError: this is no engine, or a name is not one.
@@ -95,4 +97,6 @@ def _summary(name: str, tenant: str, found: dict[tuple[str, str], Any]) -> Queue
         oldest = max(0.0, (row.now - row.oldest).total_seconds())
     held = 0 if row is None else int(row.held)
     depth = 0 if row is None else int(row.there) - held
-    return QueueSummary(name, tenant, depth, held, 0 if dead is None else int(dead.there), oldest)
+    keys = 0 if row is None else int(row.kept)
+    buried = 0 if dead is None else int(dead.there)
+    return QueueSummary(name, tenant, depth, held, buried, oldest, keys)

@@ -100,7 +100,13 @@ class MariaDBMessages(Messages):
         return [self._inserted(connection.execute(statement, one)) for one in given]
 
     def send_marked(
-        self, connection: Connection, row: dict[str, Any], group: str | None, dedup: str | None
+        self,
+        connection: Connection,
+        row: dict[str, Any],
+        group: str | None,
+        dedup: str | None,
+        *,
+        inside: bool,
     ) -> int | None:
         values = {**self._new(), "group_key": group, "dedup_key": dedup}
         try:

@@ -60,6 +60,8 @@ _KINDS: dict[str, Any] = {
     "new_body": sa.Text(),
     "new_headers": sa.Text(),
     "headers": sa.ARRAY(sa.Text()),
+    "group": sa.Text(),
+    "dedup": sa.Text(),
 }
 #: Bodies in one text, because drivers write an array of texts one by one. JSON has no bare newline.
 _LINES = "string_to_array(:bodies, chr(10))"
@@ -86,6 +88,12 @@ _PLANNED = (
     " generate_series(1, 1000) AS b) > 0)"
 )
 _ZONE = "AT TIME ZONE interval '0'"
+#: A condition that is true, and limits the waits of the transaction for locks, unless there is a
+#: limit.
+_LIMITED = (
+    "set_config('lock_timeout', CASE current_setting('lock_timeout') WHEN '0' THEN '2s'"
+    " ELSE current_setting('lock_timeout') END, true) IS NOT NULL"
+)
 
 
 class PostgreSQLMessages(Messages):
@@ -107,6 +115,10 @@ class PostgreSQLMessages(Messages):
         self._send, self._send_one, self._send_alike = (
             OwnStatement(self._text(sql, {"id": _NUMBER}))
             for sql in (self._sent(), self._sent_one(), self._sent_alike())
+        )
+        self._send_keyed, self._send_keyed_inside = (
+            OwnStatement(self._text(self._sent_keyed(limit), {"id": _NUMBER}))
+            for limit in (f" AND {_LIMITED}", "")
         )
 
     # -- text ------------------------------------------------------------------------------------
@@ -213,6 +225,24 @@ class PostgreSQLMessages(Messages):
             f" SELECT sent.id, ({self._told()}) AS told FROM sent ORDER BY sent.id"
         )
 
+    def _sent_keyed(self, limit: str) -> str:
+        """A message with a deduplication key, if no committed message has it.
+
+        A conflict on the index would wait for a handler that has deleted that message, and has not
+        ended. So this waits only for a sender that has not ended.
+        """
+        since, milliseconds = self._since, "* interval '1 millisecond'"
+        return (
+            f"INSERT INTO {self._table} (tenant, queue, visible_at, sent_at, expires_at, receipt,"
+            " receives, body, headers, group_key, dedup_key)"
+            f" SELECT :tenant, :queue, {since} + :delay {milliseconds}, {since},"
+            f" {since} + :ttl {milliseconds}, :new_receipt, 0, :new_body, :new_headers, :group,"
+            f" :dedup WHERE NOT EXISTS (SELECT FROM {self._table} WHERE tenant = :tenant"
+            " AND queue = :queue AND dedup_key = :dedup"
+            f" AND (expires_at IS NULL OR expires_at > {since})){limit}"
+            f" AND {_PLANNED.format('dedup')} ON CONFLICT DO NOTHING RETURNING id"
+        )
+
     def _told(self) -> str:
         """SQL of a NOTIFY if a session waits; evaluated once for all rows."""
         return (
@@ -296,6 +326,25 @@ class PostgreSQLMessages(Messages):
         statement, given = self._sending(rows)
         given = {**given, "new_receipt": receipt, **self._mine}
         return [row[0] for row in statement.rows(connection, given)]
+
+    def standing_keys(self, connection: sa.Connection, keys: Sequence[str]) -> dict[str, Any]:
+        """None: the INSERT itself looks for them."""
+        return {}
+
+    def send_marked(
+        self,
+        connection: sa.Connection,
+        row: dict[str, Any],
+        group: str | None,
+        dedup: str | None,
+        *,
+        inside: bool,
+    ) -> int | None:
+        if dedup is None:
+            return super().send_marked(connection, row, group, dedup, inside=inside)
+        statement = self._send_keyed_inside if inside else self._send_keyed
+        found = statement.rows(connection, {**row, "group": group, "dedup": dedup, **self._mine})
+        return found[0][0] if found else None
 
     def _sending(self, rows: list[dict[str, Any]]) -> tuple[OwnStatement, dict[str, Any]]:
         """The statement for these rows, and its parameters."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Connection, and_, delete, exists, func, not_, select, update
+from sqlalchemy import Connection, and_, delete, exists, func, not_, or_, select, update
 
 from optilock.dialects.queue_sql.parts import Place, Row, by_id
 from optilock.dialects.queue_sql.receiving import Looking, Receiving
@@ -110,16 +110,15 @@ class Groups(Receiving, Looking):
         )
         return int(connection.execute(mine.values(values)).rowcount)
 
-    def cancel(self, connection: Connection, number: int) -> bool:
-        """Delete a message that no receiver has, and wait for none; needs a transaction."""
+    def cancel(self, connection: Connection, number: int, *, held: bool = False) -> bool:
+        """Delete a message, and wait for no receiver; needs a transaction.
+
+        One that a receiver has, or that has expired, is deleted only with ``held``.
+        """
         m, g = self.m, self.g
-        waits = and_(
-            m.c.id == number,
-            self.mine(m),
-            self.lasts(),
-            m.c.visible_at.is_not(None),
-            not_(self.is_held()),
-        )
+        waits = and_(m.c.id == number, self.mine(m), m.c.visible_at.is_not(None))
+        if not held:
+            waits = and_(waits, self.lasts(), not_(self.is_held()))
         free = select(m.c.id, m.c.group_key).where(waits)
         row = connection.execute(self.skip_locked(free, m)).first()
         if row is None:
@@ -127,11 +126,13 @@ class Groups(Receiving, Looking):
         connection.execute(delete(m).where(m.c.id == number))
         if row.group_key is not None:  # the next message may have waited for this one
             idle = select(g.c.group_key).where(
-                self.mine(g), g.c.group_key == row.group_key, g.c.holder.is_(None)
+                self.mine(g),
+                g.c.group_key == row.group_key,
+                or_(g.c.holder.is_(None), g.c.holder == number),
             )
             for key in connection.scalars(self.skip_locked(idle, g)).all():
                 now = update(g).where(self.mine(g), g.c.group_key == key)
-                connection.execute(now.values(visible_at=self.place.now))
+                connection.execute(now.values(visible_at=self.place.now, holder=None))
         return True
 
     def remove_groups(self, connection: Connection, keys: Sequence[str]) -> None:
@@ -155,13 +156,18 @@ class Groups(Receiving, Looking):
         connection.execute(gone)
 
     def hold_group(self, connection: Connection, key: str, delay: int) -> None:
-        """There is such a group until the transaction ends."""
+        """There is such a group until the transaction ends.
+
+        An INSERT would wait for a handler that has written to the group's row, and has not ended.
+        """
         g = self.g
         kept = select(g.c.group_key).where(self.mine(g), g.c.group_key == key)
         kept = kept.with_for_update(of=g, read=True, key_share=True)
         for _ in range(100):  # another transaction may remove it in between
-            connection.execute(self.insert_unless(g).values(self._group(key, delay)))
             if connection.execute(kept).first() is not None:
+                return
+            made = connection.execute(self.insert_unless(g).values(self._group(key, delay)))
+            if made.rowcount == 1:
                 return
 
     def _group(self, key: str, delay: int) -> dict[str, Any]:

@@ -7,7 +7,7 @@ What begins now (a time out) begins at :class:`~optilock.tokens.timestamp.Server
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any
@@ -229,10 +229,30 @@ class Sending(Parts):
         given = [{**row, "new_receipt": receipt} for row in rows]
         return [connection.execute(statement, one).scalar_one() for one in given]
 
+    def standing_keys(self, connection: sa.Connection, keys: Sequence[str]) -> dict[str, Any]:
+        """Return committed messages with these keys, as :meth:`same_key` does.
+
+        They are asked for before the INSERT: it would wait for a handler that has deleted its
+        message, and has not ended. Until then the message is in the queue.
+        """
+        m = self.m
+        found = sa.select(m.c.dedup_key, m.c.id, m.c.receives)
+        mine = found.where(self.mine(m), m.c.dedup_key.in_(list(keys)), self.lasts())
+        return {row.dedup_key: row for row in connection.execute(mine)}
+
     def send_marked(
-        self, connection: sa.Connection, row: dict[str, Any], group: str | None, dedup: str | None
+        self,
+        connection: sa.Connection,
+        row: dict[str, Any],
+        group: str | None,
+        dedup: str | None,
+        *,
+        inside: bool,
     ) -> int | None:
-        """Insert a message of a group, or with a deduplication key; ``None``: there is one."""
+        """Insert a message of a group, or with a deduplication key; ``None``: there is one.
+
+        The transaction is the caller's if ``inside``.
+        """
         values = {**self._new(), "group_key": group, "dedup_key": dedup}
         statement = self.insert_unless(self.m).values(values).returning(self.m.c.id)
         found: int | None = connection.execute(statement, row).scalar()

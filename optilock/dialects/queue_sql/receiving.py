@@ -86,6 +86,7 @@ class Receiving(Parts):
         statement = self._acknowledging(sa.update(self.m)).values(
             visible_at=None,
             receipt=None,
+            group_key=None,
             body="null",
             headers=None,
             last_error=None,
@@ -93,6 +94,27 @@ class Receiving(Parts):
         )
         given = {"ids": list(ids), "old_receipt": receipt, "length": window}
         return int(connection.execute(statement, given).rowcount)
+
+    def ended_keys(self, connection: sa.Connection, n: int) -> list[int]:
+        """Those of the first ``n`` rows with only a deduplication key whose window has ended."""
+        m = self.m
+        kept = (
+            sa.select(m.c.id, m.c.expires_at)
+            .where(self.mine(m), m.c.group_key.is_(None), m.c.visible_at.is_(None))
+            .order_by(m.c.id)
+            .limit(n)
+            .subquery()
+        )
+        ended = sa.select(kept.c.id).where(kept.c.expires_at <= self.place.begun)
+        return list(connection.scalars(ended))
+
+    def remove_keys(self, connection: sa.Connection, ids: Sequence[int]) -> None:
+        """Delete such rows, except those that a transaction has locked; needs a transaction."""
+        m = self.m
+        ended = sa.and_(m.c.visible_at.is_(None), m.c.expires_at <= self.place.begun)
+        found = sa.select(m.c.id).where(m.c.id.in_(list(ids)), self.mine(m), ended)
+        free = list(connection.scalars(self.skip_locked_all(found, m)))
+        connection.execute(sa.delete(m).where(m.c.id.in_(free), self.mine(m), ended))
 
     def archive(self, connection: sa.Connection, ids: Sequence[int], receipt: UUID) -> int:
         """Copy messages into the archive; they are deleted next, in the same transaction."""
@@ -164,6 +186,11 @@ class Looking(Parts):
             rows += connection.execute(grouped.limit(n - len(rows))).all()
         return rows
 
+    def find(self, connection: sa.Connection, number: int) -> Row | None:
+        m = self.m
+        found = sa.select(*self.columns()).where(m.c.id == number, self.mine(m))
+        return connection.execute(found.where(m.c.visible_at.is_not(None))).first()
+
     def look(self, connection: sa.Connection, ids: Sequence[int]) -> dict[int, UUID | None]:
         """Id -> receipt, of the messages that are there."""
         m = self.m
@@ -197,23 +224,25 @@ class Looking(Parts):
         return sa.and_(hidden, m.receipt.is_not(None), m.receives > 0)
 
     def summaries(self, connection: sa.Connection, tenant: str | None) -> list[Any]:
-        """Each queue: ``tenant``, ``queue``, ``there``, ``held``, ``oldest``, and the time."""
+        """Each queue: ``tenant``, ``queue``, counts, ``oldest``, and the time."""
         m = self.m
+        is_key = m.c.visible_at.is_(None)
         seen = sa.case((self.is_visible(m), m.c.visible_at))
         found = sa.select(
             m.c.tenant,
             m.c.queue,
-            sa.func.count().label("there"),
+            sa.func.sum(sa.case((is_key, 0), else_=1)).label("there"),
+            sa.func.sum(sa.case((is_key, 1), else_=0)).label("kept"),
             sa.func.sum(sa.case((self.is_held(), 1), else_=0)).label("held"),
             sa.func.min(seen, type_=UtcDateTime()).label("oldest"),
             self.place.begun.label("now"),
-        ).where(self.lasts(), m.c.visible_at.is_not(None))
+        ).where(sa.or_(self.lasts(), is_key))
         if tenant is not None:
             found = found.where(m.c.tenant == tenant)
         return list(connection.execute(found.group_by(m.c.tenant, m.c.queue)).all())
 
     def counts(self, connection: sa.Connection, dead: str, most: int | None) -> Any:
-        """``waiting``, ``hidden``, ``dead``, ``oldest``, and the time."""
+        """``waiting``, ``hidden``, ``dead``, ``kept``, ``oldest``, and the time."""
         m = self.m
         mine, here = sa.and_(self.mine(m), self.lasts()), self.is_visible(m)
         buried = sa.and_(m.c.tenant == self.place.tenant, m.c.queue == dead)
@@ -232,6 +261,7 @@ class Looking(Parts):
                     "hidden"
                 ),
                 self._counted(sa.and_(buried, m.c.visible_at.is_not(None)), most).label("dead"),
+                self._counted(sa.and_(self.mine(m), m.c.visible_at.is_(None)), most).label("kept"),
                 oldest.label("oldest"),
                 self.place.begun.label("now"),
             )

@@ -225,6 +225,41 @@ def test_messages_are_shown_redriven_and_deleted(shop):
     assert run(shop, "ls").stdout == "There is no message in any queue.\n"
 
 
+@pytest.mark.engines("sqlite-wal")
+@pytest.mark.usefixtures("engine")
+def test_one_message_is_shown_cancelled_or_deleted_by_its_id(shop):
+    """E3: also a dead letter, one that a receiver has, and one that cannot be read."""
+    engine = create_engine(f"sqlite:///{shop}/shop.db")
+    with Queue(engine, "jobs", max_receives=1) as jobs:
+        ids = [str(one.id) for one in jobs.send_many(["cut", "held", "poison", "waits"])]
+        cut, held, poison, waits = ids
+        with engine.begin() as connection:
+            connection.exec_driver_sql(
+                f"UPDATE optilock_message SET body = x'7b1bff' WHERE id = {cut}"
+            )
+        found = json.loads(run(shop, "peek", "jobs", "--json").stdout)
+        assert [str(one["id"]) for one in found] == ids
+        assert "The body cannot be read" in run(shop, "peek", "jobs", columns=200).stdout
+        jobs.fail(jobs.receive(2)[1], "no")
+    engine.dispose()
+    shown = json.loads(run(shop, "show", "jobs", cut, "--json").stdout)
+    assert (shown["queue"], shown["body"]["unreadable"]["body"]) == ("jobs.dead", "{\x1b\\xff")
+    table = run(shop, "show", "jobs", cut, columns=200).stdout
+    assert "jobs.dead" in table
+    assert "\x1b" not in table
+    assert json.loads(run(shop, "show", "jobs", held, "--json").stdout)["receives"] == 1
+    for number, code in ((held, 1), (poison, 1), (waits, 0), (waits, 1)):
+        assert run(shop, "cancel", "jobs", number, "--json").exit_code == code
+    for number in (held, poison, cut):
+        deleted = run(shop, "delete", "jobs", number, "--json")
+        assert json.loads(deleted.stdout) == {"deleted": 1}
+        gone = run(shop, "delete", "jobs", number)
+        assert (gone.exit_code, f"no message {number} " in gone.stderr) == (1, True)
+        assert run(shop, "show", "jobs", number).exit_code == 1
+    assert run(shop, "show", "jobs", "x").exit_code == 2
+    assert "jobs" not in run(shop, "ls").stdout
+
+
 def run_last(shop: Path, *words: str) -> Result:
     """Run with the last word after ``--``, as a shell would for a name that begins with a dash."""
     *options, name = words

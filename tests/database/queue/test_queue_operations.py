@@ -18,7 +18,7 @@ from optilock.queue import (
     MessageTooLarge,
     Queue,
     ReceiptExpired,
-    message_operations,
+    whole_queue,
 )
 from tests.support.queues import CLOCK, bodies, made, make_tables, shift
 from tests.support.queues import queue as queue
@@ -204,7 +204,7 @@ def test_what_has_expired_is_not_handed_out_and_does_not_stay(queue, engine):
 
 
 def test_a_purge_goes_on_behind_what_it_has_deleted(queue, engine, monkeypatch):
-    monkeypatch.setattr(message_operations, "_CHUNK", 3)
+    monkeypatch.setattr(whole_queue, "_CHUNK", 3)
     other = Queue(engine, "other")
     for number in range(4):
         queue.send_many([number, Draft("grouped", group="g")])
