@@ -8,8 +8,8 @@ What a database can do is said in words, which tests ask for with ``@pytest.mark
 ``batch-statement``    rows of several sets of columns go in one statement
 
 Each is emptied before a test; :mod:`tests.engines.kept_tables` says what may stay.
-``OPTILOCK_TEST_POSTGRESQL_URL`` and ``OPTILOCK_TEST_MARIADB_URL`` name databases to use in place of
-our own; tests drop everything in them.
+``OPTILOCK_TEST_POSTGRESQL_URL`` and ``OPTILOCK_TEST_MARIADB_URL`` name servers to use in place of
+our own. Each process makes a database there, beside the named one, and drops it at its end.
 """
 
 from __future__ import annotations
@@ -120,8 +120,8 @@ def skip_without(engine: str, missing: ServerMissing) -> NoReturn:
 
 def _why(module: Any, missing: ServerMissing) -> str:
     return (
-        f"{module.TITLE} cannot be started. {missing}; or start Docker; or name a database that"
-        f" tests may empty in {module.VARIABLE}"
+        f"{module.TITLE} cannot be started. {missing}; or start Docker; or name a server on which"
+        f" tests may make databases in {module.VARIABLE}"
     )
 
 

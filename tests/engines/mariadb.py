@@ -13,7 +13,7 @@ from optilock_apps import servers
 from sqlalchemy import Connection, Engine, text
 
 from tests.engines.target import Target
-from tests.engines.urls import container, given, kept_open, look_for
+from tests.engines.urls import container, given, kept_open, look_for, own_database
 
 FAMILY, TITLE = "mariadb", "MariaDB"
 NAMES = ("mariadb", "mariadb-snapshot")
@@ -41,7 +41,7 @@ def start(stack: ExitStack) -> Engine:
 def _url(stack: ExitStack) -> str:
     url = given(VARIABLE)
     if url is not None:
-        return url
+        return own_database(stack, url, VARIABLE)
     try:
         return stack.enter_context(servers.mariadb()).url
     except servers.ServerMissing:

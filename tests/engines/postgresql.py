@@ -11,7 +11,7 @@ from sqlalchemy import Connection, Engine, text
 from tests.engines.kept import Kept
 from tests.engines.kept_tables import KeptTables
 from tests.engines.target import Target
-from tests.engines.urls import container, given, kept_open, look_for
+from tests.engines.urls import container, given, kept_open, look_for, own_database
 
 FAMILY, TITLE = "postgresql", "PostgreSQL"
 NAMES = ("postgresql",)
@@ -38,7 +38,7 @@ def start(stack: ExitStack) -> Engine:
 def _url(stack: ExitStack) -> str:
     url = given(VARIABLE)
     if url is not None:
-        return url
+        return own_database(stack, url, VARIABLE)
     try:
         return stack.enter_context(servers.postgresql(_SETTINGS)).url
     except servers.ServerMissing:

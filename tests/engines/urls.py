@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import secrets
 import subprocess
 import sys
 import warnings
@@ -12,16 +13,43 @@ from contextlib import ExitStack
 from typing import Any
 
 from optilock_apps.servers import ServerMissing
-from sqlalchemy import Engine, create_engine, event
+from sqlalchemy import Engine, create_engine, event, make_url
+from sqlalchemy.exc import DBAPIError
 
-__all__ = ["container", "given", "kept_open", "look_for"]
+__all__ = ["container", "given", "kept_open", "look_for", "own_database"]
 
 _IMAGES = {"postgresql": "postgres:18-alpine", "mariadb": "mariadb:11.4"}
 
 
 def given(variable: str) -> str | None:
-    """The URL in an environment variable: a database that tests may empty."""
+    """The URL in an environment variable: a server on which tests may make databases."""
     return os.environ.get(variable) or None
+
+
+def own_database(stack: ExitStack, url: str, variable: str) -> str:
+    """The URL of a new database on that server, for this process alone, which ends with it.
+
+    Several processes run tests at the same time, and each drops all that it finds.
+    """
+    there = make_url(url)
+    name = f"{there.database or 'optilock'}_{os.getpid()}_{secrets.token_hex(3)}"
+    engine = create_engine(there, isolation_level="AUTOCOMMIT", pool_size=1)
+    stack.callback(engine.dispose)
+    quoted = engine.dialect.identifier_preparer.quote_identifier(name)
+    force = " WITH (FORCE)" if engine.dialect.name == "postgresql" else ""
+
+    def send(statement: str) -> None:
+        with engine.connect() as connection:
+            connection.exec_driver_sql(statement)
+
+    try:
+        send(f"CREATE DATABASE {quoted}")
+    except DBAPIError as error:
+        raise ServerMissing(
+            f"The user of {variable} cannot make a database for each process ({error.orig})"
+        ) from error
+    stack.callback(send, f"DROP DATABASE {quoted}{force}")
+    return there.set(database=name).render_as_string(hide_password=False)
 
 
 def look_for(variable: str, program: Callable[[], object]) -> None:
