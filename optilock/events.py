@@ -30,6 +30,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -311,6 +312,10 @@ _registered: list[Listener] = []
 listeners: tuple[Listener, ...] = ()
 
 
+#: Nothing is reported in this context: the guard tests itself.
+muted: ContextVar[bool] = ContextVar("optilock_muted", default=False)
+
+
 def listen(listener: L) -> L:
     """Call ``listener`` with every event of this process; usable as a decorator.
 
@@ -378,7 +383,7 @@ def _update() -> None:
 
 def emit(build: Callable[[], Event]) -> None:
     """Tell the listeners; ``build`` is called only when there are any."""
-    if not listeners:
+    if not listeners or muted.get():
         return
     event = build()
     handled = sys.exception()

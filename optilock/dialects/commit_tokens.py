@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from sqlalchemy import (
     Connection,
@@ -27,8 +27,6 @@ from sqlalchemy import (
     select,
 )
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.sql.dml import ReturningInsert
-from sqlalchemy.sql.schema import RETAIN_SCHEMA
 
 from optilock.dialects.causes import Cause
 from optilock.dialects.locks import Wait
@@ -37,6 +35,10 @@ from optilock.dialects.values import quoted_name
 from optilock.errors import ConfigurationError
 from optilock.tables.names import commit_tokens
 from optilock.tokens.sql_functions import DatabaseFunction, StatementTime, add_milliseconds
+from optilock.undocumented.statements import RETAIN_SCHEMA
+
+if TYPE_CHECKING:
+    from sqlalchemy.sql.dml import ReturningInsert
 
 #: The fingerprint of a row that stands for no unit: it keeps a late COMMIT from being carried out.
 FENCE = "fence"

@@ -1,14 +1,17 @@
-"""The check that SQLAlchemy has all that optilock uses of it, and flushes as the known releases do.
+"""The parts of SQLAlchemy that the self-test does not try: names, and functions of known releases.
 
-It runs once in a process, in the first ``watch()``. Without it a missing name would raise
+The self-test (``watched/guard/self_test.py``) uses most undocumented parts before a row of the
+application is written. The names in :data:`NEEDED` are used only with other databases, other kinds
+of classes or lost connections, so they are looked up. Without that a missing name would raise
 ``AttributeError`` in the middle of a flush at best. At worst it would hide a conflict: an attribute
 that is written and never read, or a key of a dictionary that is never there.
 
-The guard's own flush (``watched/guard/flush.py``) replaces functions of
-SQLAlchemy. Each is known by the syntax tree of its source, which is the same for every version of
-Python, without comments, annotations and layout. To add a release: read the changes of the
-function that :func:`unknown_functions` names, make the same change in ``flushes.py`` or in
-``watched/guard/flush.py`` if there is one to make, and add its digest.
+The guard's own flush (``watched/guard/flush.py``) replaces functions of SQLAlchemy. A later release
+may do more in them than the self-test looks at. So in a release that is not :data:`KNOWN` each must
+have a known source: its syntax tree, which is the same for every version of Python, without
+comments, annotations and layout. To add a release: read the changes of the function that
+:func:`unknown_functions` names, make the same change in ``flushes.py`` or in
+``watched/guard/flush.py`` if there is one to make, and add its digest and its number.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ from __future__ import annotations
 import ast
 import inspect
 import linecache
+import os
 import pkgutil
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping
@@ -23,33 +27,18 @@ from hashlib import sha1
 from types import CodeType, FunctionType
 from typing import Any
 
-#: Where a name is looked for -> the names: an attribute of the class or of its objects, or a name
-#: in the source of the function. The word before the point names its owner in this package, or
-#: the method of the class that has it. Of two owners, and of two names, either will do.
+import sqlalchemy
+
+from optilock.undocumented.names import not_found
+
+#: Names that the self-test does not use: where each is looked for -> the names. A name is an
+#: attribute of the class or of its objects, or is in the source of the function. The word before
+#: the point names its owner in this package, or the method of the class that has it. Of two owners,
+#: and of two names, either will do.
 NEEDED: Mapping[str, str] = {
-    "sqlalchemy.orm:Session": (
-        "session._new session._deleted session._flushing session._nested_transaction"
-        " session._register_altered session._remove_newly_deleted session.dispatch"
-    ),
-    "sqlalchemy.orm.identity:IdentityMap": "identity_map._modified",
-    "sqlalchemy.orm:SessionTransaction": (
-        "transaction._new transaction._deleted transaction._dirty transaction._state"
-        " transaction._connections"
-    ),
-    "sqlalchemy.orm.session:SessionTransactionState": "PREPARED COMMITTED",
-    "sqlalchemy.orm:UOWTransaction": "uow.mappers uow.states uow.transaction",
-    "sqlalchemy.orm:Session._flush": "register_object",
-    "sqlalchemy.orm:InstanceState": (
-        "state.committed_state state._modified_event state._expire_attributes state._commit_all"
-        " state._load_expired state.callables state.load_path state.runid state.manager"
-    ),
     "sqlalchemy.orm.attributes:AttributeImpl|_AttributeImpl": "impl.sethasparent",
-    "sqlalchemy.orm.instrumentation:ClassManager": "manager.has_parent manager.is_mapped",
-    "sqlalchemy.orm:registry": "registry._managers",
-    "sqlalchemy.orm:mapperlib": "mapperlib._all_registries",
     "sqlalchemy.orm:Mapper": (
-        "mapper._primary_key_argument mapper._should_undefer_in_wildcard mapper._memoized_keys"
-        " mapper._add_with_polymorphic_subclass mapper._path_registry mapper.exclude_properties"
+        "mapper._add_with_polymorphic_subclass mapper.exclude_properties"
         " mapper._pk_attr_keys_by_table"
     ),
     "sqlalchemy.orm.strategies:DeferredColumnLoader|_DeferredColumnLoader": (
@@ -57,84 +46,23 @@ NEEDED: Mapping[str, str] = {
     ),
     "sqlalchemy.orm.interfaces:StrategizedProperty": "attribute._get_context_loader",
     "sqlalchemy.orm.strategy_options:_LoadElement|LoadElement": "option.strategy",
+    "sqlalchemy.orm:Load.defer": "deferred",
     "sqlalchemy.orm.descriptor_props:CompositeProperty": "composite.props",
-    "sqlalchemy.event.attr:_ListenerCollection": "listeners.for_modify listeners.name",
     "sqlalchemy.orm:ORMExecuteState.load_options": "_sa_orm_load_options",
-    "sqlalchemy.orm:loading": "loading._new_runid",
-    "sqlalchemy.orm:QueryContext": "context.runid context.attributes",
     "sqlalchemy.orm.context:QueryContext.default_load_options": (
         "load._refresh_state load._lazy_loaded_from"
     ),
-    "sqlalchemy.engine:Result": "result._unique_filter_state",
     "sqlalchemy.orm:Mapper._get_clause": "pk_%d",
-    "sqlalchemy.orm:Load.defer": "deferred",
-    "sqlalchemy:Connection": (
-        "connection._transaction connection._nested_transaction connection._handle_dbapi_exception"
-        " connection._commit_impl connection._commit_twophase_impl"
-        " connection._prepare_twophase_impl connection._rollback_impl connection._echo"
-        " connection._has_events"
-    ),
-    "sqlalchemy:Engine": "engine._has_events",
     "sqlalchemy.pool.base:_ConnectionFairy": "connection._connection_record",
     "sqlalchemy.pool.base:_ConnectionRecord": "record._ConnectionRecord__pool",
     "sqlalchemy.pool:Pool": "pool._invalidate pool._return_conn",
     "sqlalchemy.pool:Pool._invalidate": "_checkin",
-    "sqlalchemy.engine:Transaction": "transaction.is_active",
-    "sqlalchemy:Select": (
-        "statement._clone statement._for_update_arg statement._distinct statement._distinct_on"
-        " statement._group_by_clauses statement._having_criteria statement._independent_ctes"
-        " statement._setup_joins statement._from_obj statement._propagate_attrs"
-        " statement._generate_cache_key"
-    ),
-    "sqlalchemy:Select.join": "isouter full",
-    "sqlalchemy:Update": (
-        "statement._propagate_attrs statement._values statement._where_criteria"
-        " statement._with_options statement._prefixes statement._returning"
-        " statement._return_defaults statement._generate_cache_key"
-        " statement._ordered_values|statement._maintain_values_ordering"
-    ),
-    "sqlalchemy:Delete": (
-        "statement._propagate_attrs statement._where_criteria statement._with_options"
-        " statement._prefixes statement._returning statement._return_defaults"
-    ),
-    "sqlalchemy:Insert": (
-        "statement._propagate_attrs statement._values statement._multi_values"
-        " statement._select_names statement._post_values_clause statement._prefixes"
-    ),
-    "sqlalchemy:StatementLambdaElement": "statement._resolved",
-    "sqlalchemy.orm:Mapper.__clause_element__": "plugin_subject compile_state_plugin orm",
-    "sqlalchemy.util:LRUCache": "get",
     "sqlalchemy.engine.default:DefaultExecutionContext": "context._is_server_side",
-    "sqlalchemy.engine.default:DefaultDialect": (
-        "dialect._on_connect_isolation_level dialect._set_connection_characteristics"
-        " dialect._has_events"
-    ),
-    "sqlalchemy.sql.compiler:IdentifierPreparer": "preparer._double_percents",
-    "sqlalchemy.sql.compiler:DDLCompiler": (
-        "compiler.get_column_default_string compiler.visit_create_column"
-    ),
-    "sqlalchemy.ext.compiler:compiles": "_compiler_dispatcher",
-    "sqlalchemy.ext.compiler:_dispatcher.__call__": "specs",
     "sqlalchemy.dialects.sqlite.base:SQLiteDialect": (
         "dialect._json_serializer dialect._json_deserializer"
     ),
-    "sqlalchemy.types:TypeEngine": "kind._has_bind_expression kind._variant_mapping",
-}
-
-#: The same for names that only the guard's own flush uses.
-OF_OWN_FLUSH: Mapping[str, str] = {
-    "sqlalchemy.orm:Session": "session._autobegin_t session._warn_on_events",
-    "sqlalchemy.orm:SessionTransaction": "transaction._begin",
-    "sqlalchemy.orm:SessionTransaction.rollback": "_capture_exception",
-    "sqlalchemy.orm:InstanceState": "InstanceState._commit_all_states",
-    "sqlalchemy.orm:UOWTransaction": "uow.execute rest.finalize_flush_changes",
-    "sqlalchemy.orm:Mapper": (
-        "mapper._delete_orphans mapper._is_orphan mapper._persistent_sortkey_fn mapper._sort_key"
-        " mapper._memoized_values mapper._compiled_cache mapper._dependency_processors"
-    ),
-    "sqlalchemy.orm.attributes:AttributeImpl|_AttributeImpl": "impl.is_equal",
-    "sqlalchemy.orm.events:MapperEvents": "events.before_update events.after_update",
-    "sqlalchemy.orm.events:InstanceEvents": "events.refresh_flush",
+    "sqlalchemy.ext.compiler:compiles": "_compiler_dispatcher",
+    "sqlalchemy.ext.compiler:_dispatcher.__call__": "specs",
 }
 
 #: Functions that the own flush replaces -> the digests of their known sources.
@@ -157,29 +85,54 @@ REPLACED: Mapping[str, str] = {
 }
 
 
-def missing_names(names: Mapping[str, str] = NEEDED) -> list[str]:
+#: The newest patch release with these functions, of each minor release.
+KNOWN: Mapping[str, int] = {"2.0": 58, "2.1": 9}
+
+
+def missing_names() -> list[str]:
     """Return the names that the installed SQLAlchemy does not have, as this package writes them."""
-    return [
+    return not_found + [
         name
-        for owner, some in names.items()
+        for owner, some in NEEDED.items()
         for name in some.split()
         if not any(_has(found, one) for found in _found(owner) for one in name.split("|"))
     ]
 
 
+def is_known_release() -> bool:
+    """Return whether the sources of the replaced functions follow from the release's number.
+
+    Reading them would take as long as the self-test, which a changed copy has to pass as well.
+    """
+    minor, _, patch = sqlalchemy.__version__.rpartition(".")
+    return patch.isdecimal() and int(patch) <= KNOWN.get(minor, -1)
+
+
 def unknown_functions() -> list[str]:
-    """Return the functions that the own flush replaces, and whose digest is of no known release."""
-    return [name for name, known in REPLACED.items() if digest_of(name) not in known.split()]
+    """Return the functions that the own flush replaces, and that are none of a known release."""
+    is_other = _is_covered if is_known_release() else _is_unknown
+    return [name for name in REPLACED if is_other(name)]
+
+
+def _is_covered(name: str) -> bool:
+    """Return whether another library has put a function of its own over it."""
+    codes = [_code_of(function) for function in _found(name)]
+    return not any(code is not None and code.co_filename.startswith(_FOLDER) for code in codes)
+
+
+def _is_unknown(name: str) -> bool:
+    return digest_of(name) not in REPLACED[name].split()
+
+
+_FOLDER = os.path.join(os.path.dirname(sqlalchemy.__file__), "")
 
 
 def digest_of(name: str) -> str | None:
     """Return the digest of a function's syntax tree; ``None`` if it or its source is missing."""
     for function in _found(name):
-        code = getattr(function, "__code__", None)
-        if isinstance(code, CodeType) and code.co_filename[0] == "<":  # SQLAlchemy's decorators
-            code = getattr(inspect.unwrap(function), "__code__", None)
+        code = _code_of(function)
         try:
-            tree = ast.parse(_source_of(code)) if isinstance(code, CodeType) else None
+            tree = None if code is None else ast.parse(_source_of(code))
         except SyntaxError:
             continue
         if tree is not None and tree.body:
@@ -187,6 +140,13 @@ def digest_of(name: str) -> str | None:
             _add_form(tree.body[0], parts)
             return sha1(" ".join(parts).encode(), usedforsecurity=False).hexdigest()[:8]
     return None
+
+
+def _code_of(function: Any) -> CodeType | None:
+    code = getattr(function, "__code__", None)
+    if isinstance(code, CodeType) and code.co_filename[0] == "<":  # SQLAlchemy's decorators
+        code = getattr(inspect.unwrap(function), "__code__", None)
+    return code if isinstance(code, CodeType) else None
 
 
 def _source_of(code: CodeType) -> str:

@@ -8,14 +8,17 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from types import CodeType
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from sqlalchemy import Column, Connection, Dialect, Engine
-from sqlalchemy.engine.default import DefaultDialect
-from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
-from sqlalchemy.pool.base import _ConnectionRecord
 from sqlalchemy.types import TypeEngine
+
+from optilock.undocumented.names import find_name
+
+if TYPE_CHECKING:
+    from sqlalchemy.engine.interfaces import DBAPIConnection
+    from sqlalchemy.pool.base import _ConnectionRecord
 
 _log = logging.getLogger("optilock")
 
@@ -63,7 +66,7 @@ def error_before_rollback(error: BaseException) -> BaseException:
     drivers = {_package(one) for one in raised[1:]} - {"sqlalchemy"}
     while isinstance(first, OSError) and _caught_in(first) in drivers:  # the reason of ROLLBACK's
         first = first.__context__
-    if first is None or Connection._rollback_impl.__code__ not in _passed_through(error):
+    if first is None or _rolls_back not in _passed_through(error):
         return error
     if isinstance(first, SQLAlchemyError) or _package(first) not in map(_package, raised[1:]):
         return first
@@ -114,14 +117,17 @@ def _passed_through(error: BaseException) -> Iterator[CodeType]:
         trace = trace.tb_next
 
 
-_connects = vars(_ConnectionRecord)["_ConnectionRecord__connect"].__code__
-_sets_options = DefaultDialect._set_connection_characteristics.__code__
-_handles_errors = Connection._handle_dbapi_exception.__code__
+_connects = find_name("sqlalchemy.pool.base:_ConnectionRecord._ConnectionRecord__connect.__code__")
+_sets_options = find_name(
+    "sqlalchemy.engine.default:DefaultDialect._set_connection_characteristics.__code__"
+)
+_handles_errors = find_name("sqlalchemy:Connection._handle_dbapi_exception.__code__")
+_rolls_back = find_name("sqlalchemy:Connection._rollback_impl.__code__")
 _commits = {
-    Connection._commit_impl.__code__,
-    Connection._commit_twophase_impl.__code__,
-    Connection._prepare_twophase_impl.__code__,
-    Connection._rollback_impl.__code__,
+    find_name("sqlalchemy:Connection._commit_impl.__code__"),
+    find_name("sqlalchemy:Connection._commit_twophase_impl.__code__"),
+    find_name("sqlalchemy:Connection._prepare_twophase_impl.__code__"),
+    _rolls_back,
 }
 
 

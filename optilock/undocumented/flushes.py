@@ -11,22 +11,25 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import partial
 from itertools import chain, takewhile
 from operator import attrgetter, methodcaller
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import ref
 
 from sqlalchemy import Connection, Update
 from sqlalchemy.orm import (
-    InstanceState,
     Mapper,
     RelationshipDirection,
     Session,
     SessionTransaction,
     UOWTransaction,
 )
-from sqlalchemy.orm.session import SessionTransactionState
-from sqlalchemy.util import warn
 
 from optilock.undocumented.mappers import State
+from optilock.undocumented.names import find_name
+
+if TYPE_CHECKING:
+    from sqlalchemy.util import warn
+else:
+    warn = find_name("sqlalchemy.util:warn")
 
 MANYTOONE = RelationshipDirection.MANYTOONE
 
@@ -98,11 +101,15 @@ orphan_rules: Callable[[Mapper[Any]], Collection[Any]] = attrgetter("_delete_orp
 begin_transaction: Callable[[Session], SessionTransaction] = methodcaller("_autobegin_t")
 #: The state of a transaction; one that is not ``ACTIVE`` takes no flush.
 state_of_transaction: Callable[[SessionTransaction], Any] = attrgetter("_state")
-ACTIVE = SessionTransactionState.ACTIVE
+ACTIVE = find_name("sqlalchemy.orm.session:SessionTransactionState.ACTIVE")
+_PREPARED = find_name("sqlalchemy.orm.session:SessionTransactionState.PREPARED")
+_COMMITTED = find_name("sqlalchemy.orm.session:SessionTransactionState.COMMITTED")
 #: Raise the error of a transaction that takes no flush.
 refuse_inactive: Callable[[SessionTransaction], Any] = methodcaller("_begin")
 #: Mark objects as clean, given with their ``dict``.
-mark_clean: Callable[[Iterable[Any], Any], None] = InstanceState._commit_all_states
+mark_clean: Callable[[Iterable[Any], Any], None] = find_name(
+    "sqlalchemy.orm:InstanceState._commit_all_states"
+)
 #: Record the objects that the transaction has written: its rollback expires them.
 register_written: Callable[[Session], Callable[[Iterable[State]], None]] = attrgetter(
     "_register_altered"
@@ -156,7 +163,7 @@ def drop_late_changes(session: Session) -> None:
     modified = session.identity_map._modified
     count = len(modified)
     values = [(state, state.dict) for state in modified]
-    InstanceState._commit_all_states(values, session.identity_map)
+    mark_clean(values, session.identity_map)
     warn(
         f"Attribute history events accumulated on {count} previously clean instances within"
         " inner-flush event handlers have been reset, and will not result in database updates."
@@ -294,12 +301,12 @@ def states_expired_with(savepoint: SessionTransaction) -> Collection[State]:
 
 def was_committing(transaction: SessionTransaction) -> bool:
     """Return whether the failed transaction reached COMMIT. A flush that fails ends it before."""
-    return transaction._state is SessionTransactionState.PREPARED
+    return transaction._state is _PREPARED
 
 
 def was_committed(transaction: SessionTransaction) -> bool:
     """Return whether COMMIT is over. A listener of ``after_commit`` may have failed since."""
-    return transaction._state is SessionTransactionState.COMMITTED
+    return transaction._state is _COMMITTED
 
 
 def is_opened_by_session(transaction: SessionTransaction, connection: Connection) -> bool:

@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from sqlalchemy import Column, Connection
-from sqlalchemy.event.attr import _ListenerCollection
-from sqlalchemy.orm import InstanceState, Mapper, PassiveFlag, mapperlib
-from sqlalchemy.orm.attributes import manager_of_class
+from sqlalchemy.orm import InstanceState, Mapper, PassiveFlag
+
+from optilock.undocumented.names import find_name
+
+if TYPE_CHECKING:
+    from sqlalchemy.event.attr import _ListenerCollection
+    from sqlalchemy.orm import mapperlib
+    from sqlalchemy.orm.attributes import manager_of_class
+    from sqlalchemy.orm.base import state_str as state_str
+else:
+    _ListenerCollection = find_name("sqlalchemy.event.attr:_ListenerCollection")
+    mapperlib = find_name("sqlalchemy.orm:mapperlib")
+    manager_of_class = find_name("sqlalchemy.orm.attributes:manager_of_class")
+    state_str = find_name("sqlalchemy.orm.base:state_str")
 
 T = TypeVar("T")
 

@@ -5,16 +5,29 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Mapping
 from operator import attrgetter, methodcaller
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.engine import ChunkedIteratorResult
-from sqlalchemy.event.registry import _EventKey
 from sqlalchemy.exc import DBAPIError, InvalidRequestError, StatementError
-from sqlalchemy.orm import Session, loading
-from sqlalchemy.util import LRUCache, concurrency
+from sqlalchemy.orm import Session
 
 from optilock.undocumented.mappers import State
+from optilock.undocumented.names import find_name
+
+if TYPE_CHECKING:
+    from sqlalchemy.engine.cursor import CursorFetchStrategy as CursorFetchStrategy
+    from sqlalchemy.orm import loading
+    from sqlalchemy.sql.elements import CollationClause as CollationClause
+    from sqlalchemy.sql.schema import RETAIN_SCHEMA as RETAIN_SCHEMA
+    from sqlalchemy.util import LRUCache, concurrency
+else:
+    CursorFetchStrategy = find_name("sqlalchemy.engine.cursor:CursorFetchStrategy")
+    loading = find_name("sqlalchemy.orm:loading")
+    CollationClause = find_name("sqlalchemy.sql.elements:CollationClause")
+    RETAIN_SCHEMA = find_name("sqlalchemy.sql.schema:RETAIN_SCHEMA")
+    LRUCache = find_name("sqlalchemy.util:LRUCache")
+    concurrency = find_name("sqlalchemy.util:concurrency")
 
 Change = sa.Update | sa.Delete | sa.Insert
 
@@ -256,7 +269,8 @@ def listen_on(connection: sa.Connection, name: str, listener: Callable[..., Any]
     try:
         sa.event.listen(connection, name, listener)
     except InvalidRequestError:
-        _EventKey(connection, name, listener, connection).listen()
+        key = find_name("sqlalchemy.event.registry:_EventKey")
+        key(connection, name, listener, connection).listen()
 
 
 def is_in_greenlet() -> bool:

@@ -19,7 +19,6 @@ from typing import Any
 from weakref import WeakSet
 
 from sqlalchemy import Connection, Dialect, event
-from sqlalchemy.engine.cursor import CursorFetchStrategy
 
 from optilock.coroutines import result_of
 from optilock.dialects.base import NoteTrip
@@ -28,6 +27,7 @@ from optilock.dialects.locks import BEGINS
 from optilock.dialects.postgresql.line import IDLE, Line
 from optilock.mapped import DESCRIBED_ONCE
 from optilock.undocumented.connections import has_statement_listeners, raise_as_of
+from optilock.undocumented.statements import CursorFetchStrategy
 
 
 class _OnLine:

@@ -5,7 +5,8 @@ running flush, and the rows that missed.
 
 *a session is watched*
     :mod:`installation` replaces methods of the session class. :mod:`session_events` records what
-    the session's transactions begin, commit and roll back.
+    the session's transactions begin, commit and roll back. The first time in a process,
+    :mod:`self_test` tries all of it with the installed SQLAlchemy.
 *the flush begins*
     :mod:`flush` has the whole flush: before, changed, write, after. Where nothing but columns of
     stored rows has changed, the guard carries it out without SQLAlchemy's (:mod:`own_flush` has the

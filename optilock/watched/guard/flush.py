@@ -60,7 +60,6 @@ from optilock.watched.guard.own_flush import (
     execute_planned,
     fill_in_columns,
     has_own_flush,
-    installed_release,
     plan_of,
     refuse_unseen,
 )
@@ -131,9 +130,7 @@ def guarded_flush(original: Callable[..., None]) -> Callable[..., None]:
 
 def _flush_changed_columns(session: Session) -> bool:
     """Flush the session; return ``False`` if SQLAlchemy must do it, and nothing was done."""
-    if not (installed_release.own_flush and has_own_flush(session)) or any(
-        flushes.other_work(session)
-    ):
+    if not has_own_flush(session) or any(flushes.other_work(session)):
         return False
     states = flushes.changed_objects(session)
     if not states:
@@ -217,7 +214,7 @@ def _execute(running: ref[UOWTransaction]) -> None:
     uow = running()
     assert uow is not None
     deletes = any(other != (False, False) for other in uow.states.values())
-    own = not deletes and installed_release.own_flush and has_own_flush(uow.session)
+    own = not deletes and has_own_flush(uow.session)
     changed = _changed(uow.mappers) if own else None
     if changed is None:
         execute_planned(uow)

@@ -31,7 +31,12 @@ from optilock.resolvers.resolution import DeletePolicies, OnConflict, check_on_d
 from optilock.resolvers.rules import check_on_conflict
 from optilock.undocumented.mappers import mappers_in, registries
 from optilock.watched.guard.flush import before_flush, begin_ahead_of_listeners, guarded_flush
-from optilock.watched.guard.own_flush import OWN_FLUSH, check_own_flush, check_release
+from optilock.watched.guard.own_flush import (
+    OWN_FLUSH,
+    check_own_flush,
+    check_release,
+    installed_release,
+)
 from optilock.watched.guard.session_events import (
     LISTENERS,
     delete_each,
@@ -171,14 +176,21 @@ def guard_class(cls: type[Session]) -> None:
     if hasattr(cls, GUARD_KEY):
         return
     refuse_shards(cls)
+    read_versions_with_rows()
+    cover_methods(cls)
+    listen_to_class(cls, **LISTENERS)
+
+
+def cover_methods(cls: type[Session]) -> None:
+    """Guard the methods of ``cls``, and set its options to their defaults."""
+    add_step("guard", RECORD_KEY, begin=begin_ahead_of_listeners, before_flush=before_flush)
     for name, first in (
         (GUARD_KEY, True),
         (RECORD_KEY, RecordAttribute()),
         (STRICT_KEY, strict_by_default),
-        (OWN_FLUSH, True),
+        (OWN_FLUSH, installed_release),
     ):
         setattr(cls, name, first)
-    read_versions_with_rows()
     cls.flush = guarded_flush(cls.flush)  # type: ignore[method-assign]
     cls.merge = guarded_merge(cls.merge)  # type: ignore[method-assign]
     if hasattr(cls, "merge_all"):
@@ -206,8 +218,6 @@ def guard_class(cls: type[Session]) -> None:
     cls.bulk_insert_mappings = guarded_bulk_insert(  # type: ignore[method-assign]
         cls.bulk_insert_mappings
     )
-    add_step("guard", RECORD_KEY, begin=begin_ahead_of_listeners, before_flush=before_flush)
-    listen_to_class(cls, **LISTENERS)
 
 
 def _is_of_sqlmodel(method: Any) -> bool:
@@ -256,16 +266,16 @@ def read_versions_with_rows() -> None:
     when it already is the other writer's. The tables of these classes become known, too, so that
     statements that bypass the version are found.
     """
-    if event.contains(Mapper, "mapper_configured", _configured):
+    if event.contains(Mapper, "mapper_configured", follow_mapping):
         return
-    event.listen(Mapper, "mapper_configured", _configured)
+    event.listen(Mapper, "mapper_configured", follow_mapping)
     for registry in registries():
         for mapper in mappers_in(registry):
             if mapper.configured:
-                _configured(mapper, mapper.class_)
+                follow_mapping(mapper, mapper.class_)
 
 
-def _configured(mapper: Mapper[Any], cls: type[Any]) -> None:
+def follow_mapping(mapper: Mapper[Any], cls: type[Any]) -> None:
     notice_orphans(mapper)
     version: Any = mapper.version_id_col
     if not isinstance(version, ColumnElement):  # SQLAlchemy takes anything, and fails in the flush

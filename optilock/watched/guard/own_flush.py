@@ -1,13 +1,14 @@
 """Flushes that the guard carries out itself: whether it may, and how it writes a class.
 
-Three things must hold. The installed release of SQLAlchemy flushes as one that is known
-(:func:`check_release`, once in a process, by the first ``watch()`` or unit). The session does not
-have its own flush switched off. The class is simple enough (:func:`plan_of`): one table, each value
-known to Python before it is written, no listeners of its rows.
+Three things must hold. The installed release of SQLAlchemy passes the self-test, and flushes as one
+that is known (:func:`check_release`, once in a process, by the first ``watch()`` or unit). The
+session does not have its own flush switched off. The class is simple enough (:func:`plan_of`): one
+table, each value known to Python before it is written, no listeners of its rows.
 
-Without a name that protection depends on, ``watch()`` raises ``ConfigurationError``. If only the
-own flush depends on a missing_names name, or a function that it replaces differs from every known
-release, SQLAlchemy carries out all flushes: guarded as well, with the same errors, and slower.
+If a flush of SQLAlchemy fails the self-test, or a name is missing that the self-test does not use,
+``watch()`` raises ``ConfigurationError``. If only the guard's own flush fails it, or a function
+that it replaces is none of a known release, SQLAlchemy carries out all flushes: guarded as well,
+with the same errors, and slower.
 ``OPTILOCK_OWN_FLUSH=0`` in the environment, and ``watch(..., own_flush=False)``, do the same. If
 that removes a fault, the fault is in the own flush.
 
@@ -32,11 +33,11 @@ from optilock.errors import ConfigurationError
 from optilock.mapped import State, facts
 from optilock.mapping.original_values import changed_names
 from optilock.undocumented import flushes
-from optilock.undocumented.check import OF_OWN_FLUSH, missing_names, unknown_functions
+from optilock.undocumented.check import is_known_release, missing_names, unknown_functions
 from optilock.undocumented.mappers import expire_attributes, keep_with_mapping
 from optilock.watched.writes.shapes import compared_columns, is_shown
 
-#: An attribute of a session class: flushes that need no plan are the guard's own.
+#: An attribute of a session class: the :class:`Switch` of its simple flushes.
 OWN_FLUSH = "_optilock_own_flush"
 #: In a mapper: its :class:`UpdatePlan`; ``None``: it needs SQLAlchemy's own.
 PLAN = "_optilock_update_plan"
@@ -52,35 +53,75 @@ _log = logging.getLogger("optilock")
 # -- the release and the switch --------------------------------------------------------------------
 
 
-class _Installed:
-    """The findings about the installed release."""
+class Switch:
+    """Whether simple flushes of sessions are the guard's own."""
 
-    #: The guard may flush by itself.
-    own_flush = False
+    __slots__ = ("on",)
+
+    def __init__(self, on: bool) -> None:
+        self.on = on
 
 
-installed_release = _Installed()
+#: For the process, once the release is checked.
+installed_release = Switch(False)
+ON, OFF = Switch(True), Switch(False)
 
 #: Return whether the session's simple flushes are the guard's own. A C function, because each
 #: flush calls it.
-has_own_flush: Callable[[Session], bool] = attrgetter(OWN_FLUSH)
+has_own_flush: Callable[[Session], bool] = attrgetter(f"{OWN_FLUSH}.on")
 
 
 @functools.cache
 def check_release() -> None:
     """Check the installed release.
 
+    Two threads may do so at the same time, with the same result.
+
     Raises:
-        ConfigurationError: it lacks a name that protection depends on, or the environment variable
-            is neither 0 nor 1.
+        ConfigurationError: it does not work as the guard needs it, or the environment variable is
+            neither 0 nor 1.
     """
-    gone = missing_names()
-    if gone:
-        raise ConfigurationError(
-            f"SQLAlchemy {sqlalchemy.__version__} has no {_listed(gone)}, without which optilock"
-            f" would not see every conflict: install {_TRIED}."
-        )
-    installed_release.own_flush = _is_switched_on() and _is_known()
+    own_flush = _is_switched_on()
+    names = missing_names()
+    if names:
+        raise _refusal(f"has no {_listed(names)}")
+    others = [name.rpartition(":")[2] for name in unknown_functions()] if own_flush else []
+    if others:
+        _warn(f"has no {_listed(others)} that optilock knows")
+    fault, own_fault = _self_test(own_flush=own_flush and not others)
+    if fault is not None:
+        raise _refusal(f"fails the self-test in: {fault}")
+    if own_fault is not None:
+        _warn(f"fails the self-test of optilock's own flush in: {own_fault}")
+    installed_release.on = own_flush and not others and own_fault is None
+
+
+def _self_test(*, own_flush: bool) -> tuple[str | None, str | None]:
+    """Return the faults; a Python without ``sqlite3`` has no database for the test."""
+    from optilock.watched.guard.self_test import find_faults  # which flushes
+
+    try:
+        import sqlite3
+    except ImportError:
+        return None, None if is_known_release() else "no self-test, for want of sqlite3"
+    return find_faults(sqlite3, own_flush=own_flush)
+
+
+def _refusal(what: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"SQLAlchemy {sqlalchemy.__version__} {what}. optilock would not see every conflict:"
+        f" install {_TRIED}."
+    )
+
+
+def _warn(what: str) -> None:
+    _log.warning(
+        "SQLAlchemy %s %s: flushes are carried out by SQLAlchemy itself, guarded all the same, and"
+        " slower. For faster ones install %s.",
+        sqlalchemy.__version__,
+        what,
+        _TRIED,
+    )
 
 
 def _is_switched_on() -> bool:
@@ -90,27 +131,13 @@ def _is_switched_on() -> bool:
     return wanted == "1"
 
 
-def _is_known() -> bool:
-    """Return whether the replaced functions are those of a known release; log it if not."""
-    other = missing_names(OF_OWN_FLUSH) or [name.rpartition(":")[2] for name in unknown_functions()]
-    if other:
-        _log.warning(
-            "SQLAlchemy %s has no %s that optilock knows: flushes are carried out by SQLAlchemy"
-            " itself, guarded all the same, and slower. For faster ones install %s.",
-            sqlalchemy.__version__,
-            _listed(other),
-            _TRIED,
-        )
-    return not other
-
-
 def check_own_flush(cls: type[Session], own_flush: Any) -> None:
     """Store the option of ``watch``; ``None`` leaves the class as it is."""
     if own_flush is None:
         return
     if not isinstance(own_flush, bool):
         raise ConfigurationError(f"own_flush={own_flush!r} is neither True, False nor None.")
-    setattr(cls, OWN_FLUSH, own_flush)
+    setattr(cls, OWN_FLUSH, installed_release if own_flush else OFF)
 
 
 def _listed(names: list[str]) -> str:

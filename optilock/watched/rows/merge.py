@@ -24,7 +24,6 @@ from typing import Any, NoReturn
 from sqlalchemy import Column, inspect
 from sqlalchemy.orm import NO_VALUE, ColumnProperty, InstanceState, Mapper, Session
 from sqlalchemy.orm.attributes import instance_state
-from sqlalchemy.orm.base import state_str
 from sqlalchemy.orm.exc import StaleDataError
 
 from optilock.errors import ConcurrencyError, ConfigurationError, Entry
@@ -36,6 +35,7 @@ from optilock.mapping.original_values import (
     value_as_read,
     values_are_unknown,
 )
+from optilock.undocumented.mappers import state_str
 from optilock.watched.rows.entries import attempt_of, entry_of, moved_entry, stored_of
 from optilock.watched.rows.members import members_of, refuse_unseen
 from optilock.watched.rows.payloads import check_held, check_payloads, rows_of_payloads

@@ -159,6 +159,14 @@ def listen_in(session: Session, **steps: Step) -> None:
         event.listen(session, name, step)
 
 
+def listen_alone(session: Session, steps: Mapping[str, Step]) -> None:
+    """Register all steps for one session, which calls no listeners of its class."""
+    for name, step in _LISTENERS.items():
+        if _in_order[name]:
+            event.listen(session, name, step)
+    listen_in(session, **steps)
+
+
 def _is_for(session: Session, whose: Whose) -> bool:
     return whose in session.__dict__ if isinstance(whose, str) else whose(session)
 

@@ -31,7 +31,9 @@ from sqlalchemy import (
     TypeCoerce,
 )
 from sqlalchemy.sql import operators, visitors
-from sqlalchemy.sql.elements import BooleanClauseList, CollationClause, Grouping
+from sqlalchemy.sql.expression import BooleanClauseList, Grouping
+
+from optilock.undocumented.statements import CollationClause
 
 _NUMBER_OR_TEXT = re.compile(r"[-+\d.]+\Z|'[^']*'\Z")
 _EQUAL = (operators.eq, operators.in_op, operators.is_not_distinct_from)

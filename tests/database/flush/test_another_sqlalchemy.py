@@ -5,19 +5,27 @@ What another release may do is done here to the installed one.
 
 from __future__ import annotations
 
+import gc
+import logging
+import sqlite3
+import sys
+import warnings
+from operator import attrgetter
 from typing import Any
 
 import pytest
 import sqlalchemy
-from sqlalchemy import Connection, String, event, inspect, update
-from sqlalchemy.orm import DeclarativeBase, Mapped, Session, sessionmaker
+from sqlalchemy import Column, Connection, Engine, Pool, String, Table, event, inspect, update
+from sqlalchemy.orm import DeclarativeBase, Mapped, Mapper, Session, sessionmaker
 from sqlalchemy.util import LRUCache
 
-from optilock import ConcurrencyError, ConfigurationError, UnitOfWork, Versioned, watch
+from optilock import ConcurrencyError, ConfigurationError, UnitOfWork, Versioned, events, watch
 from optilock.tokens import Counter, Unique
-from optilock.undocumented import check
+from optilock.undocumented import check, flushes, names
 from optilock.watched.guard import flush as guarded_flushes
-from optilock.watched.guard.own_flush import check_release
+from optilock.watched.guard import self_test
+from optilock.watched.guard.own_flush import check_release, installed_release
+from optilock.watched.guard.self_test import find_faults
 from tests.support.models import key
 
 
@@ -267,23 +275,137 @@ def test_own_flush_can_be_switched_off_by_the_environment(
     assert not caplog.records
 
 
-@pytest.mark.parametrize("what", ["a function", "a name"])
+def told(caplog: Any) -> str:
+    (record,) = [one for one in caplog.records if one.name == "optilock"]
+    return str(record.getMessage())
+
+
+@pytest.mark.parametrize("what", ["a function", "a library", "a flush of ours"])
 def test_a_release_that_flushes_in_another_way_does_so_itself(
     engine, page, ours, monkeypatch, asked_again, caplog, what
 ):
     """C2: where a function is not as it was, SQLAlchemy's flush runs, and the log says so once."""
-    name = "sqlalchemy.orm.persistence:_collect_update_commands"
     if what == "a function":
-        monkeypatch.setitem(check.REPLACED, name, "00000000")
+        monkeypatch.setattr(check, "KNOWN", {})
+        monkeypatch.setitem(check.REPLACED, "sqlalchemy.orm:Session._flush", "00000000")
+    elif what == "a library":
+        original = Session._flush
+        monkeypatch.setattr(Session, "_flush", lambda *args: original(*args))
     else:
-        monkeypatch.setitem(check.OF_OWN_FLUSH, "sqlalchemy.orm:Mapper", "_sorted _is_orphaned")
+        monkeypatch.setattr(flushes, "register_written", attrgetter("_gone"))
     for _ in range(2):
         made = watch(sessionmaker(engine))
+    del ours[:]  # those of the self-test
     a_conflict_is_seen(engine, made, page)
     assert ours == []
-    (told,) = [one.getMessage() for one in caplog.records if one.name == "optilock"]
-    assert told.startswith(f"SQLAlchemy {sqlalchemy.__version__} has no ")
-    assert ("_collect_update_commands" if what == "a function" else "_is_orphaned") in told
+    assert told(caplog).startswith(f"SQLAlchemy {sqlalchemy.__version__} ")
+    assert ("_gone" if what == "a flush of ours" else "_flush") in told(caplog)
+
+
+def lose_rows(result: Any, *_: Any) -> int:
+    raise AttributeError("matched")
+
+
+CHANGES: dict[str, tuple[str, Any, str]] = {
+    "an argument": (
+        "sqlalchemy.orm.state.InstanceState._modified_event",
+        lambda self, dict_, attr, *, previous: None,
+        "parts of sessions",
+    ),
+    "an attribute of a result": (
+        "optilock.watched.guard.route.AcceptedResult.rowcount",
+        property(lose_rows, lambda self, count: None),
+        "matched",
+    ),
+    "another entry": (
+        "optilock.watched.guard.flush.intercept",
+        lambda flush, connection: None,
+        "StaleDataError",
+    ),
+    "another meaning": (
+        "optilock.undocumented.statements.is_ordered",
+        lambda statement: False,
+        "parts of statements",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", CHANGES)
+def test_a_release_that_fails_the_self_test_is_refused(engine, monkeypatch, asked_again, what):
+    """By the first ``watch()``, with what has failed, before a row of the application is read."""
+    name, change, shown = CHANGES[what]
+    monkeypatch.setattr(name, change)
+    with pytest.raises(ConfigurationError, match=f"fails the self-test in: .*{shown}"):
+        watch(sessionmaker(engine))
+
+
+def test_a_python_without_sqlite_takes_known_releases_only(
+    engine, monkeypatch, asked_again, caplog
+):
+    monkeypatch.setitem(sys.modules, "sqlite3", None)
+    check_release()
+    assert installed_release.on
+    check_release.cache_clear()
+    monkeypatch.setattr(check, "KNOWN", {})
+    check_release()
+    assert not installed_release.on
+    assert "for want of sqlite3" in told(caplog)
+
+
+EVENTS: dict[Any, tuple[str, ...]] = {
+    Engine: ("before_cursor_execute", "begin", "commit", "engine_connect", "do_execute"),
+    Pool: ("connect", "checkout", "checkin", "reset"),
+    Session: ("before_flush", "after_flush", "after_begin", "before_commit", "do_orm_execute"),
+    Table: ("before_parent_attach", "after_parent_attach"),
+    Column: ("before_parent_attach", "after_parent_attach"),
+    Mapper: (
+        *("instrument_class", "mapper_configured", "before_configured", "after_configured"),
+        *("before_update", "after_update", "before_insert", "load", "init", "expire"),
+    ),
+}
+
+
+def test_an_application_does_not_notice_the_self_test(caplog):
+    """Its listeners are not called, no warning and no log is written, and nothing is left."""
+    heard: list[str] = []
+    added: list[tuple[Any, str, Any]] = []
+
+    def listener(target: Any, name: str) -> Any:
+        def hear(*_: Any, **__: Any) -> None:
+            heard.append(f"{target.__name__}.{name}")
+
+        added.append((target, name, hear))
+        return hear
+
+    find_faults(sqlite3, own_flush=True)  # what SQLAlchemy and optilock keep after a first time
+    before = classes_of_self_tests()  # an error that is still shown may hold one
+    caplog.set_level(logging.DEBUG)
+    for target, some in EVENTS.items():
+        for name in some:
+            event.listen(target, name, listener(target, name))
+    try:
+        with events.listening(lambda one: heard.append(repr(one))), warnings.catch_warnings():
+            warnings.simplefilter("error")
+            assert find_faults(sqlite3, own_flush=True) == (None, None)
+    finally:
+        for one in added:
+            event.remove(*one)
+    assert heard == []
+    assert [one.name for one in caplog.records] == []
+    assert classes_of_self_tests() == before
+
+
+def classes_of_self_tests() -> int:
+    for _ in range(2):
+        gc.collect()
+    held = [one for one in gc.get_objects() if isinstance(one, type)]
+    return sum(one.__module__ == self_test.__name__ and one.__name__ == "Row" for one in held)
+
+
+def test_a_unit_that_runs_does_not_change_the_self_test(engine, page):
+    """It may be tried inside a unit, a request and a loop; the unit's own context is not seen."""
+    with UnitOfWork(engine, require_conditions=True):
+        assert find_faults(sqlite3, own_flush=True) == (None, None)
 
 
 @pytest.mark.parametrize("begin", [watch, lambda made: UnitOfWork(made).__enter__()])
@@ -294,5 +416,16 @@ def test_a_release_without_a_name_is_refused(engine, monkeypatch, asked_again, b
         with pytest.raises(ConfigurationError) as refused:
             begin(sessionmaker(engine))
         assert str(refused.value).startswith(
-            f"SQLAlchemy {sqlalchemy.__version__} has no _newest, without which optilock would not"
+            f"SQLAlchemy {sqlalchemy.__version__} has no _newest. optilock would not see every"
         )
+
+
+def test_a_module_of_another_name_fails_no_import(engine, monkeypatch, asked_again):
+    """The name that was looked for in it is refused by ``watch()``."""
+    found = names.find_name("sqlalchemy.no_such:Thing.attribute")
+    assert issubclass(type("Own", (found[Any],), {}), found)
+    try:
+        with pytest.raises(ConfigurationError, match=r"has no Thing\.attribute\. "):
+            watch(sessionmaker(engine))
+    finally:
+        names.not_found.remove("Thing.attribute")
