@@ -2,7 +2,7 @@
 
 A module that imports such a name itself would end the import of the application, with a traceback
 through optilock. :func:`find_name` returns a substitute, and the first ``watch()`` refuses the
-release with the missing name (:mod:`optilock.watched.guard.own_flush`).
+release with the missing name (:mod:`optilock.watched.guard.release`).
 """
 
 from __future__ import annotations

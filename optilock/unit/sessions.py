@@ -34,7 +34,7 @@ from optilock.mapped import State
 from optilock.undocumented.connections import set_options
 from optilock.undocumented.statements import locks_rows
 from optilock.watched.guard.installation import guard_class
-from optilock.watched.guard.own_flush import check_release
+from optilock.watched.guard.release import check_release
 from optilock.watched.rows.entries import detached_copy
 from optilock.watched.session.connections import bind_to_write, refuse_shards
 from optilock.watched.session.order import add_step

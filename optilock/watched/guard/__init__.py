@@ -4,9 +4,9 @@ The files in the order of a flush. :mod:`records` holds what the others fill in 
 running flush, and the rows that missed.
 
 *a session is watched*
-    :mod:`installation` replaces methods of the session class. :mod:`session_events` records what
-    the session's transactions begin, commit and roll back. The first time in a process,
-    :mod:`self_test` tries all of it with the installed SQLAlchemy.
+    :mod:`installation` replaces :mod:`methods` of the session class. :mod:`session_events` records
+    what the session's transactions begin, commit and roll back. The first time in a process,
+    :mod:`release` checks the installed SQLAlchemy: :mod:`self_test` tries all of it.
 *the flush begins*
     :mod:`flush` has the whole flush: before, changed, write, after. Where nothing but columns of
     stored rows has changed, the guard carries it out without SQLAlchemy's (:mod:`own_flush` has the

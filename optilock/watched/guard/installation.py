@@ -8,63 +8,36 @@ That is all an application with its own session handling needs (a FastAPI depend
 Flask-SQLAlchemy, a Celery task). Every flush of a watched session (``flush``, ``commit``,
 autoflush, ``begin_nested``) is guarded; nothing else about the session changes.
 
-:func:`guard_class` replaces methods of the session class, and registers the events of
-:mod:`optilock.watched.guard.session_events`.
+:func:`guard_class` replaces methods of the session class (:mod:`optilock.watched.guard.methods`),
+and registers the events of :mod:`optilock.watched.guard.session_events`.
 """
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from sqlalchemy import Column, ColumnElement, event
+from sqlalchemy import event
 from sqlalchemy.orm import Mapper, Session, sessionmaker
 
 from optilock.errors import ConfigurationError
-from optilock.mapped import facts
-from optilock.mapping.attribute import load_always
-from optilock.mapping.moves import move_by_key
-from optilock.mapping.tables import register_tables, share_table
-from optilock.resolvers.column_groups import check_declared
 from optilock.resolvers.resolution import DeletePolicies, OnConflict, check_on_delete
 from optilock.resolvers.rules import check_on_conflict
 from optilock.undocumented.mappers import mappers_in, registries
-from optilock.watched.guard.flush import before_flush, begin_ahead_of_listeners, guarded_flush
-from optilock.watched.guard.own_flush import (
-    OWN_FLUSH,
-    check_own_flush,
-    check_release,
-    installed_release,
-)
+from optilock.watched.guard.methods import cover_methods, follow_mapping
+from optilock.watched.guard.own_flush import check_own_flush
+from optilock.watched.guard.release import check_release
 from optilock.watched.guard.session_events import (
     LISTENERS,
-    delete_each,
-    guarded_delete,
-    guarded_expire,
-    guarded_expire_all,
 )
-from optilock.watched.rows.members import notice_orphans
-from optilock.watched.rows.merge import guarded_merge, guarded_merge_all
-from optilock.watched.rows.reads_by_key import guarded_get, guarded_refresh
-from optilock.watched.rows.rolled_back import guarded_expunge, guarded_expunge_all, mark_pickles
-from optilock.watched.rows.seen import watch_loads
 from optilock.watched.session.connections import refuse_autocommit_of, refuse_shards
-from optilock.watched.session.order import add_step, listen_to_class
+from optilock.watched.session.order import listen_to_class
 from optilock.watched.session.record import (
     GUARD_KEY,
     ON_DELETE_KEY,
-    RECORD_KEY,
     RESOLVER_KEY,
     STRICT_KEY,
-    RecordAttribute,
     check_strict,
-)
-from optilock.watched.statements.execute import guarded_connection, guarded_execute
-from optilock.watched.statements.legacy_bulk import (
-    guarded_bulk_insert,
-    guarded_bulk_save,
-    guarded_bulk_update,
 )
 from optilock.watched.writes.send import require_row_counts_of
 
@@ -178,80 +151,8 @@ def guard_class(cls: type[Session]) -> None:
     refuse_shards(cls)
     read_versions_with_rows()
     cover_methods(cls)
+    setattr(cls, STRICT_KEY, strict_by_default)
     listen_to_class(cls, **LISTENERS)
-
-
-def cover_methods(cls: type[Session]) -> None:
-    """Guard the methods of ``cls``, and set its options to their defaults."""
-    add_step("guard", RECORD_KEY, begin=begin_ahead_of_listeners, before_flush=before_flush)
-    for name, first in (
-        (GUARD_KEY, True),
-        (RECORD_KEY, RecordAttribute()),
-        (STRICT_KEY, strict_by_default),
-        (OWN_FLUSH, installed_release),
-    ):
-        setattr(cls, name, first)
-    cls.flush = guarded_flush(cls.flush)  # type: ignore[method-assign]
-    cls.merge = guarded_merge(cls.merge)  # type: ignore[method-assign]
-    if hasattr(cls, "merge_all"):
-        setattr(cls, "merge_all", guarded_merge_all(cls.merge_all))  # noqa: B010
-    cls.delete = guarded_delete(cls.delete)  # type: ignore[method-assign]
-    if hasattr(cls, "delete_all"):
-        setattr(cls, "delete_all", delete_each)  # noqa: B010
-    cls.expire = guarded_expire(cls.expire)  # type: ignore[method-assign]
-    cls.refresh = guarded_refresh(guarded_expire(cls.refresh))  # type: ignore[method-assign]
-    cls.connection = guarded_connection(cls.connection)  # type: ignore[method-assign]
-    cls.get = guarded_get(cls.get)  # type: ignore[method-assign]
-    cls.expunge = guarded_expunge(cls.expunge)  # type: ignore[method-assign]
-    cls.expunge_all = guarded_expunge_all(cls.expunge_all)  # type: ignore[method-assign]
-    cls.expire_all = guarded_expire_all(cls.expire_all)  # type: ignore[method-assign]
-    for name in ("execute", "scalar", "scalars"):
-        setattr(cls, name, guarded_execute(getattr(cls, name)))
-    if any(_is_of_sqlmodel(base.__dict__.get("exec")) for base in cls.__mro__):
-        setattr(cls, "exec", _guarded_exec(cls.exec))  # type: ignore[attr-defined]  # noqa: B010
-    cls.bulk_save_objects = guarded_bulk_save(  # type: ignore[method-assign]
-        cls.bulk_save_objects
-    )
-    cls.bulk_update_mappings = guarded_bulk_update(  # type: ignore[method-assign]
-        cls.bulk_update_mappings
-    )
-    cls.bulk_insert_mappings = guarded_bulk_insert(  # type: ignore[method-assign]
-        cls.bulk_insert_mappings
-    )
-
-
-def _is_of_sqlmodel(method: Any) -> bool:
-    return getattr(method, "__module__", "").startswith("sqlmodel.")
-
-
-def _guarded_exec(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Replace SQLModel's ``Session.exec``, or the program's own over it.
-
-    SQLModel's calls SQLAlchemy's ``execute`` past the guarded one. ``AsyncSession.exec`` calls it,
-    too.
-    """
-    if _is_of_sqlmodel(original):
-        return exec_of_sqlmodel
-
-    def send(self: Any, statement: Any, params: Any = None, **options: Any) -> Any:
-        given = {} if params is None else {"params": params}
-        return original(self, statement, **given, **options)
-
-    execute = guarded_execute(functools.wraps(original)(send))
-
-    @functools.wraps(original)
-    def exec(self: Any, statement: Any, *, params: Any = None, **options: Any) -> Any:
-        return execute(self, statement, params, **options)
-
-    return exec
-
-
-def exec_of_sqlmodel(self: Any, statement: Any, **options: Any) -> Any:
-    """Do what SQLModel's ``Session.exec`` does, with the guarded ``execute``."""
-    from sqlmodel.sql.expression import SelectOfScalar
-
-    results = self.execute(statement, **options)
-    return results.scalars() if isinstance(statement, SelectOfScalar) else results
 
 
 # -- classes with SQLAlchemy's own version_id_col --------------------------------------------------
@@ -273,20 +174,3 @@ def read_versions_with_rows() -> None:
         for mapper in mappers_in(registry):
             if mapper.configured:
                 follow_mapping(mapper, mapper.class_)
-
-
-def follow_mapping(mapper: Mapper[Any], cls: type[Any]) -> None:
-    notice_orphans(mapper)
-    version: Any = mapper.version_id_col
-    if not isinstance(version, ColumnElement):  # SQLAlchemy takes anything, and fails in the flush
-        return
-    if facts(mapper).kind is None:  # the mixin has looked at its classes
-        check_declared(mapper, cls)
-        if isinstance(version, Column):
-            move_by_key(mapper)
-    load_always(mapper)
-    watch_loads(mapper)
-    mark_pickles(mapper)
-    if isinstance(version, Column):
-        register_tables(mapper, version)
-        share_table(mapper)

@@ -1,14 +1,10 @@
 """Flushes that the guard carries out itself: whether it may, and how it writes a class.
 
 Three things must hold. The installed release of SQLAlchemy passes the self-test, and flushes as one
-that is known (:func:`check_release`, once in a process, by the first ``watch()`` or unit). The
-session does not have its own flush switched off. The class is simple enough (:func:`plan_of`): one
-table, each value known to Python before it is written, no listeners of its rows.
-
-If a flush of SQLAlchemy fails the self-test, or a name is missing that the self-test does not use,
-``watch()`` raises ``ConfigurationError``. If only the guard's own flush fails it, or a function
-that it replaces is none of a known release, SQLAlchemy carries out all flushes: guarded as well,
-with the same errors, and slower.
+that is known (:mod:`optilock.watched.guard.release`). The session does not have its own flush
+switched off. The class is simple enough (:func:`plan_of`): one table, each value known to Python
+before it is written, no listeners of its rows. Otherwise SQLAlchemy carries out the flush: guarded
+as well, with the same errors, and slower.
 ``OPTILOCK_OWN_FLUSH=0`` in the environment, and ``watch(..., own_flush=False)``, do the same. If
 that removes a fault, the fault is in the own flush.
 
@@ -18,9 +14,6 @@ SQLAlchemy ever sends them in another way, that flush raises and the transaction
 
 from __future__ import annotations
 
-import functools
-import logging
-import os
 from collections.abc import Callable, Collection, Iterable, Mapping
 from operator import attrgetter
 from typing import Any, NamedTuple
@@ -33,7 +26,6 @@ from optilock.errors import ConfigurationError
 from optilock.mapped import State, facts
 from optilock.mapping.original_values import changed_names
 from optilock.undocumented import flushes
-from optilock.undocumented.check import is_known_release, missing_names, unknown_functions
 from optilock.undocumented.mappers import expire_attributes, keep_with_mapping
 from optilock.watched.writes.shapes import compared_columns, is_shown
 
@@ -43,11 +35,6 @@ OWN_FLUSH = "_optilock_own_flush"
 PLAN = "_optilock_update_plan"
 #: In a mapper: the guard has checked that it sees the statements of the class.
 _SEEN = "_optilock_seen_in_flush"
-
-_SWITCH = "OPTILOCK_OWN_FLUSH"
-_TRIED = "a release of SQLAlchemy that this release of optilock was tried with, or a newer optilock"
-
-_log = logging.getLogger("optilock")
 
 
 # -- the release and the switch --------------------------------------------------------------------
@@ -71,66 +58,6 @@ ON, OFF = Switch(True), Switch(False)
 has_own_flush: Callable[[Session], bool] = attrgetter(f"{OWN_FLUSH}.on")
 
 
-@functools.cache
-def check_release() -> None:
-    """Check the installed release.
-
-    Two threads may do so at the same time, with the same result.
-
-    Raises:
-        ConfigurationError: it does not work as the guard needs it, or the environment variable is
-            neither 0 nor 1.
-    """
-    own_flush = _is_switched_on()
-    names = missing_names()
-    if names:
-        raise _refusal(f"has no {_listed(names)}")
-    others = [name.rpartition(":")[2] for name in unknown_functions()] if own_flush else []
-    if others:
-        _warn(f"has no {_listed(others)} that optilock knows")
-    fault, own_fault = _self_test(own_flush=own_flush and not others)
-    if fault is not None:
-        raise _refusal(f"fails the self-test in: {fault}")
-    if own_fault is not None:
-        _warn(f"fails the self-test of optilock's own flush in: {own_fault}")
-    installed_release.on = own_flush and not others and own_fault is None
-
-
-def _self_test(*, own_flush: bool) -> tuple[str | None, str | None]:
-    """Return the faults; a Python without ``sqlite3`` has no database for the test."""
-    from optilock.watched.guard.self_test import find_faults  # which flushes
-
-    try:
-        import sqlite3
-    except ImportError:
-        return None, None if is_known_release() else "no self-test, for want of sqlite3"
-    return find_faults(sqlite3, own_flush=own_flush)
-
-
-def _refusal(what: str) -> ConfigurationError:
-    return ConfigurationError(
-        f"SQLAlchemy {sqlalchemy.__version__} {what}. optilock would not see every conflict:"
-        f" install {_TRIED}."
-    )
-
-
-def _warn(what: str) -> None:
-    _log.warning(
-        "SQLAlchemy %s %s: flushes are carried out by SQLAlchemy itself, guarded all the same, and"
-        " slower. For faster ones install %s.",
-        sqlalchemy.__version__,
-        what,
-        _TRIED,
-    )
-
-
-def _is_switched_on() -> bool:
-    wanted = os.environ.get(_SWITCH) or "1"
-    if wanted not in ("0", "1"):
-        raise ConfigurationError(f"{_SWITCH} in the environment is neither 0 nor 1.")
-    return wanted == "1"
-
-
 def check_own_flush(cls: type[Session], own_flush: Any) -> None:
     """Store the option of ``watch``; ``None`` leaves the class as it is."""
     if own_flush is None:
@@ -138,11 +65,6 @@ def check_own_flush(cls: type[Session], own_flush: Any) -> None:
     if not isinstance(own_flush, bool):
         raise ConfigurationError(f"own_flush={own_flush!r} is neither True, False nor None.")
     setattr(cls, OWN_FLUSH, installed_release if own_flush else OFF)
-
-
-def _listed(names: list[str]) -> str:
-    shown = ", ".join(names[:3])
-    return f"{shown} and {len(names) - 3} more" if len(names) > 3 else shown
 
 
 # -- the plan of a class ---------------------------------------------------------------------------

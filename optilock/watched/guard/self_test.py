@@ -1,7 +1,7 @@
 """The self-test of the guard: the usual writes and conflicts, on a database in memory.
 
 :func:`find_fault` runs in the first ``watch()`` or unit of a process
-(:mod:`optilock.watched.guard.own_flush`). A release of SQLAlchemy may rename a function, add an
+(:mod:`optilock.watched.guard.release`). A release of SQLAlchemy may rename a function, add an
 argument or read another attribute of a result. Here that is found before a row of the application
 is written, in a release of any number: an application, a distribution or another library may
 have changed SQLAlchemy as well.
@@ -38,7 +38,7 @@ from optilock.mapping.moves import touch_state
 from optilock.resolvers.rules import merge_fields
 from optilock.undocumented import connections, flushes, mappers, statements
 from optilock.undocumented.isolation import configure_hidden, hide_events, without_flush
-from optilock.watched.guard.installation import cover_methods, follow_mapping
+from optilock.watched.guard.methods import cover_methods, follow_mapping
 from optilock.watched.guard.own_flush import OFF, ON, OWN_FLUSH
 from optilock.watched.guard.session_events import LISTENERS
 from optilock.watched.session.order import listen_alone

@@ -24,7 +24,8 @@ from optilock.tokens import Counter, Unique
 from optilock.undocumented import check, flushes, names
 from optilock.watched.guard import flush as guarded_flushes
 from optilock.watched.guard import self_test
-from optilock.watched.guard.own_flush import check_release, installed_release
+from optilock.watched.guard.own_flush import installed_release
+from optilock.watched.guard.release import check_release
 from optilock.watched.guard.self_test import find_faults
 from tests.support.models import key
 
