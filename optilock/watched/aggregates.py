@@ -13,10 +13,10 @@ on the order. Off by default: rows that do not depend on each other should not w
 Of a one-to-many relationship the rows of the children count, with all their columns that are not
 ignored; of a many-to-many relationship the link rows, not the objects behind them. A child that is
 itself a root passes it on. A new root has its first version anyway; one that is deleted is left
-alone; one that is not in the session is read and locked. One that the transaction has read stays in
-the session to its end, though the program has dropped it: a decision about its parts was made in
-that version. One that is expired is checked in
-the version that a watched session has seen, unless its parts are read: its row is read for that.
+alone; those that are not in the session are read and locked together. One that the transaction has
+read stays in the session to its end, though the program has dropped it: a decision about its parts
+was made in that version. One that is expired is checked in the version that a watched session has
+seen, unless its parts are read: its row is read for that.
 The root's entry in a conflict has no ``changes``, so ``merge_fields`` settles it. Not if a part
 without a version was changed or removed: then no entry shows whether both sides changed that row.
 
@@ -49,7 +49,14 @@ from optilock.mapped import State, facts, identity_of
 from optilock.mapping.moves import touch_state
 from optilock.mapping.original_values import edit_that_counts
 from optilock.undocumented.flushes import classes_to_flush
-from optilock.watched.rows.roots import LOADED_OR_PENDING, READING, InMemory, Reading, find_roots
+from optilock.watched.rows.roots import (
+    LOADED_OR_PENDING,
+    READING,
+    InMemory,
+    Reading,
+    Together,
+    find_roots,
+)
 from optilock.watched.rows.seen import recall_version
 from optilock.watched.rows.touch import ROOTS, note_roots
 from optilock.watched.session.order import add_step
@@ -131,8 +138,18 @@ def _concerned(session: Session) -> bool:
 def _touch_roots(session: Session, uow: Any, objects: Any) -> None:
     """Touch the roots of all that changed, and the roots of these, in the versions seen."""
     waiting = [*session.new, *session.dirty, *session.deleted]
-    seen: dict[State, Any] = {}
-    look = _Read()
+    touched: dict[State, Any] = {}
+    look = Together(_classes_above)
+    while waiting := _touch(session, waiting, touched, look):
+        look.read(session, uow)
+    note_roots(session, touched)
+
+
+def _touch(
+    session: Session, waiting: list[Any], touched: dict[State, Any], look: Together
+) -> list[Any]:
+    """Touch the roots of these objects; return those with roots that have to be read."""
+    later = []
     while waiting:
         obj = waiting.pop()
         changed = _row_changed(session, instance_state(obj))
@@ -140,35 +157,27 @@ def _touch_roots(session: Session, uow: Any, objects: Any) -> None:
             state = instance_state(root)
             if not _is_there(session, root):
                 continue
-            if state not in seen:
-                seen[state] = None
+            if state not in touched:
+                touched[state] = None
                 recall_version(state)
                 touch_state(state)
                 waiting.append(root)
             part = _part_without_version(obj, root, changed)
             if part is None or not _was_of(part, root):
                 continue
-            if state in look.found:
+            if look.has_read(state):
                 _refuse_unseen(session, part, root)
-            seen[state] = part
-    note_roots(session, seen)
+            touched[state] = part
+        if look.absent:
+            later.append(obj)
+    return later
 
 
-class _Read(Reading):
-    """Note the roots that the flush itself has to read: their parts were read without them."""
-
-    def __init__(self) -> None:
-        self.found: set[State] = set()
-        #: Keys of what the session had before: a root may be found by another column than its key.
-        self._held: set[Any] | None = None
-
-    def root(self, session: Session, root: Mapper[Any], values: Any) -> Any:
-        if self._held is None:
-            self._held = set(session.identity_map.keys())
-        found = super().root(session, root, values)
-        if found is not None and instance_state(found).key not in self._held:
-            self.found.add(instance_state(found))
-        return found
+def _classes_above(mapper: Mapper[Any]) -> Iterator[tuple[Mapper[Any], RelationshipProperty[Any]]]:
+    """Yield the classes that may have its rows as parts, by a foreign key."""
+    for one in _covers_of(mapper)[0]:
+        if not one.by_links:
+            yield one.root, one.relationship
 
 
 def _part_without_version(obj: Any, root: Any, row_changed: bool) -> Any:

@@ -153,7 +153,7 @@ class PostgreSQL(PostgreSQLCodes, Database):
         return ALL_OF_POSTGRESQL
 
     def form(self, writes: list[Write], dialect: Dialect, *, locked: bool = False) -> Form:
-        many = set_form(self, writes, dialect)
+        many = set_form(self, writes, dialect, locked=locked)
         if many is None:
             return super().form(writes, dialect, locked=locked)
         return few_rows(writes, dialect, many, locked=locked) or many

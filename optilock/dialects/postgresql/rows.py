@@ -63,8 +63,10 @@ class SetForm:
         database: Locks,
         shapes: tuple[Shape, ...],
         carriers: dict[sa.Column[Any], Carrier],
+        *,
+        locked: bool,
     ) -> None:
-        self._database = database
+        self._database, self._locked = database, locked
         first = shapes[0]
         self.shape = first
         self.columns = {
@@ -173,6 +175,9 @@ class SetForm:
             *(held.c[f"{_OWN}s{i}"] == held.c[f"{_OWN}w{i}"] for i in range(len(shape.matches))),
             *([held.c[f"{_OWN}stands"]] if shape.demanded else []),
         )
+        if self._locked:  # by another statement: the row itself is compared once more
+            given = enumerate(shape.matches)
+            found = sa.and_(found, *(c.column == held.c[f"{_OWN}w{i}"] for i, c in given))
         change: sa.Delete | sa.Update
         if shape.deletes:
             change = sa.delete(table).where(found)
@@ -215,8 +220,9 @@ class SetForm:
                 )
             )
             .order_by(*(key.column for key in shape.keys))
-            .with_for_update(of=table, key_share=not shape.deletes)
         )
+        if not self._locked:
+            held = held.with_for_update(of=table, key_share=not shape.deletes)
         return held.cte("optilock_held").prefix_with("MATERIALIZED")
 
     def _stands(self, given: Any) -> list[Any]:
@@ -253,25 +259,31 @@ def _onupdate(column: sa.Column[Any]) -> Any:
     return default.arg if default.is_clause_element else column
 
 
-def set_form(database: Locks, writes: list[Write], dialect: sa.Dialect) -> SetForm | None:
+def set_form(
+    database: Locks, writes: list[Write], dialect: sa.Dialect, *, locked: bool = False
+) -> SetForm | None:
     """The set form for these rows, built once for each combination of shapes."""
     shapes = tuple(dict.fromkeys(write.shape for write in writes))
     forms = shapes[0].forms
-    key = frozenset(shapes)
+    key = frozenset(shapes), locked
     if key not in forms:
-        forms[key] = _build(database, shapes, dialect)
+        forms[key] = _build(database, shapes, dialect, locked=locked)
     form: SetForm | None = forms[key]
     return form
 
 
-def _build(database: Locks, shapes: tuple[Shape, ...], dialect: sa.Dialect) -> SetForm | None:
+def _build(
+    database: Locks, shapes: tuple[Shape, ...], dialect: sa.Dialect, *, locked: bool
+) -> SetForm | None:
     columns = {condition.column for condition in (*shapes[0].keys, *shapes[0].matches)}
     if any(is_padded(column.type, dialect) for column in columns):
         return None
     columns |= {column for shape in shapes for column in shape.all_sets().values()}
     carriers = {column: carrier_of(column.type, dialect) for column in columns}
     usable = {column: carrier for column, carrier in carriers.items() if carrier is not None}
-    return SetForm(database, shapes, usable) if len(usable) == len(columns) else None
+    if len(usable) < len(columns):
+        return None
+    return SetForm(database, shapes, usable, locked=locked)
 
 
 # -- writes that wait only briefly for a lock ------------------------------------------------------

@@ -53,6 +53,7 @@ from optilock.watched.guard.sums import (
     take_sums_as_stored,
 )
 from optilock.watched.rows.entries import Missed, attempt_of, error_if_not_written
+from optilock.watched.rows.locked import order_of
 from optilock.watched.rows.unknown_versions import (
     is_never_read,
     missing_version_error,
@@ -126,6 +127,8 @@ def send_deferred(flush: Flush, connection: Connection) -> None:
     if not held:
         return
     together = [list(writes.values()) for writes in held.values()]
+    if len(together) > 1:  # classes that are independent of each other have no order in a flush
+        together.sort(key=lambda writes: order_of(writes[0].shape.mapper, ()))
     for writes in together:  # all of them first: an error may end the transaction
         flush.record.sent.extend(writes)
     for writes in together:
@@ -148,7 +151,7 @@ def _send(flush: Flush, connection: Connection, writes: list[Write]) -> None:
     if flush.adding is not None:
         missed = send_sums(flush, connection, writes)
     else:
-        missed = send(connection, writes, locked=flush.record.has_locked(writes))
+        missed = send(connection, writes, locked=flush.has_locked(writes))
     if missed:
         settle_missed(flush, connection, missed, sent=len(writes))
 

@@ -10,11 +10,9 @@ Two transactions that write one row each, and promise the row of the other one, 
 other. So promised rows that come before all rows of the last flush
 (:func:`optilock.watched.rows.locked.order_of`) are checked ahead of it, if the transaction holds no
 later row: it then takes all of its locks in one order. A unit that runs again waits only briefly
-for a row that comes before one that it holds.
-
-In a pipelined unit these checks go around its last writes, in one trip with COMMIT
-(:func:`checks_of`). Where a lock does not reach all writers, such rows are written as they
-are (:mod:`optilock.watched.guard.local_locks`).
+for a row that comes before one that it holds. In a pipelined unit these checks go around its last
+writes, in one trip with COMMIT (:func:`checks_of`). Where a lock does not reach all writers, such
+rows are written as they are (:mod:`optilock.watched.guard.local_locks`).
 """
 
 from __future__ import annotations
@@ -66,6 +64,7 @@ def promises_of(session: Session) -> Promises:
     record = session_record(session)
     if record.promises is None:
         record.promises = session.__dict__[_PROMISED] = Promises()
+        record.promises.check_first = check_first
         add_step("promises", _PROMISED, before_commit=_before_commit)
     _now(session, record.promises)
     return record.promises
@@ -185,6 +184,8 @@ def _check(
 def check_first(session: Session, written: Iterable[Place]) -> None:
     """Check the rows that come before all ``written`` ones, unless a later one is held."""
     record = session_record(session)
+    if record.promises:
+        _now(session, record.promises)
     unknown = _unknown(session, record)
     if not unknown:
         return
@@ -193,7 +194,7 @@ def check_first(session: Session, written: Iterable[Place]) -> None:
         for place, one in _first_of(unknown, written, _last_held(record, record.sent)).items()
         if _has_shared_locks(connection_to_write(session, one.mapper))
     }
-    if waiting and record.promises is not None:
+    if waiting and record.promises:
         later = [one for place, one in unknown.items() if place not in waiting]
         _check(session, record, waiting, later)
         record.promises.looked_at(waiting)
@@ -226,8 +227,7 @@ def can_check_last(session: Session) -> bool:
 def checks_of(session: Session, writes: Sequence[Write]) -> Checks | None:
     """Return the checks of promised rows around the last ``writes``, which are recorded as sent.
 
-    They are in the order in which they are checked without this. ``None``: they are statements of
-    their own.
+    In the order in which they are checked without this. ``None``: they are statements of their own.
     """
     record = record_of(session)
     unknown = _unknown(session, record)

@@ -22,6 +22,7 @@ from optilock.errors import Action, LinkGone, prepend_line
 from optilock.mapped import Identity, State, facts
 from optilock.mapping.moves import does_not_move
 from optilock.watched.rows.entries import Attempt, Missed
+from optilock.watched.rows.in_order import has_locked_rows
 from optilock.watched.session.record import SessionRecord
 from optilock.watched.writes.answers import AcceptedResult
 
@@ -153,6 +154,12 @@ class Flush:
     def held(self) -> list[Write]:
         """Return the rows that were not sent yet."""
         return [w for some in self.waiting.values() for ws in some.values() for w in ws.values()]
+
+    def has_locked(self, writes: Sequence[Write]) -> bool:
+        """Return whether the rows are locked, by the transaction's reads or by the flush."""
+        if self.record.has_locked(writes):
+            return True
+        return has_locked_rows(self.uow, (write.places()[0] for write in writes))
 
     def add_miss(self, missed: Missed) -> None:
         """Judge the row when the flush is over."""

@@ -3,13 +3,14 @@
 A child names its root in three ways: by the object that a many-to-one attribute holds, by the
 foreign key column, and by being in the root's collection, which the root itself names
 (:mod:`optilock.watched.aggregates`). All roots that can be known without a query are known so.
-:data:`READING` reads the others for a flush, with a lock, so that a root cannot have moved when
-its version is written. :class:`InMemory` reads nothing and notes what it did not find.
+The others are read with a lock, so that a root cannot have moved when its version is written.
+:class:`Together` reads them for a flush, in the order of all locks, with one statement a table.
+:class:`InMemory` reads nothing and notes what it did not find.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from sqlalchemy import select
@@ -21,13 +22,15 @@ from sqlalchemy.orm import (
     RelationshipDirection,
     RelationshipProperty,
     Session,
+    UOWTransaction,
 )
 from sqlalchemy.orm.attributes import instance_state
 
 from optilock.dialects import database_of
-from optilock.dialects.rows import ask_with_hint
-from optilock.mapped import State, facts, identity_of
-from optilock.watched.rows.stored import read_stored
+from optilock.dialects.rows import lock_in_turn
+from optilock.mapped import Identity, State, facts, identity_of
+from optilock.watched.rows.in_order import in_order
+from optilock.watched.rows.stored import read_stored, rows_at
 from optilock.watched.session.connections import connection_to_write
 
 #: Column of the root -> value.
@@ -63,15 +66,157 @@ class Reading:
 
     def root(self, session: Session, root: Mapper[Any], values: Values) -> Any:
         """Return the stored root with these values, locked; ``None`` if there is no such row."""
-        connection = connection_to_write(session, root)
-        database = database_of(connection.dialect)
-        table = facts(root).table
-        database.begin_writing(connection, table)
-        query = select(root.class_).where(*(column == value for column, value in values.items()))
-        found: Any = ask_with_hint(
-            database, table, lambda: session.scalars(database.lock(query, table, deleting=False))
-        )
-        return found.first()
+        for row in _rows_with(session, root, [_key(root, values)], ()).values():
+            for obj in _load(session, root, [row]):
+                return obj
+        return None
+
+
+#: A class of roots, some of its columns, and the values that a part has for them.
+Key = tuple[Mapper[Any], tuple[Any, ...], tuple[Any, ...]]
+#: The classes that may have rows of a class as parts, by a foreign key.
+Above = Callable[[Mapper[Any]], Iterable[tuple[Mapper[Any], RelationshipProperty[Any]]]]
+
+
+class Together(Reading):
+    """Note the roots that are not in memory; :meth:`read` reads all of them."""
+
+    def __init__(self, above: Above) -> None:
+        self._above = above
+        #: Those that are still to be read.
+        self.absent: dict[Key, None] = {}
+        #: What was read. The session holds an unchanged object weakly.
+        self._found: dict[Key, Any] = {}
+        #: Keys of what the session had before: a root may be found by another column than its key.
+        self._held: set[Any] | None = None
+
+    def root(self, session: Session, root: Mapper[Any], values: Values) -> Any:
+        key = _key(root, values)
+        if key not in self._found:
+            self.absent[key] = None
+        return self._found.get(key)
+
+    def has_read(self, state: State) -> bool:
+        """Return whether the session did not have the root before."""
+        return self._held is not None and state.key not in self._held
+
+    def read(self, session: Session, uow: UOWTransaction) -> None:
+        """Read the roots, and the roots of these.
+
+        Keys are read ahead without a lock, where they are unknown: a row is locked after those
+        that it belongs to.
+        """
+        if self._held is None:
+            self._held = set(session.identity_map.keys())
+        above: list[State] = []
+        placed = self._place(session, above)
+        wanted: dict[Mapper[Any], set[Identity]] = {}
+        for key, identity in placed.items():
+            if _in_session(session, key[0], identity) is None:
+                wanted.setdefault(key[0], set()).add(identity)
+        loaded: dict[Any, Any] = {}
+        for root, identities in in_order(session, uow, wanted, above):
+            for obj in _load(session, root, identities):
+                loaded[root, identity_of(instance_state(obj))] = obj
+        for key in self.absent:
+            root, its = key[0], placed[key]
+            obj = loaded.get((root, its)) or _in_session(session, root, its)
+            if obj is None and any(isinstance(value, str) for value in its):
+                obj = next(iter(_load(session, root, [its])), None)  # spelled otherwise
+            self._found[key] = obj
+        self.absent = {}
+
+    def _place(self, session: Session, held: list[State]) -> dict[Key, Identity]:
+        """Return the primary keys of the roots, and of those that they belong to.
+
+        ``held`` gets those that the session has.
+        """
+        placed: dict[Key, Identity] = {}
+        while waiting := [key for key in self.absent if key not in placed]:
+            for (root, columns), keys in _grouped(waiting).items():
+                above = [
+                    (top, [child for _, child in pairs], [parent for parent, _ in pairs])
+                    for top, relationship in self._above(root)
+                    if (pairs := relationship.local_remote_pairs)
+                ]
+                if not above and set(columns) == set(root.primary_key):
+                    order = [columns.index(column) for column in root.primary_key]
+                    placed |= {key: tuple(key[2][n] for n in order) for key in keys}
+                    continue
+                children = [column for _, some, _ in above for column in some]
+                rows = _rows_with(session, root, keys, children)
+                for key in keys:
+                    row = rows.get(key)
+                    if row is None:
+                        self._found[key] = self.absent.pop(key)
+                        continue
+                    width = len(root.primary_key)
+                    placed[key] = tuple(row[:width])
+                    values = dict(zip(children, row[width:], strict=True))
+                    for top, some, parents in above:
+                        named = dict(zip(parents, (values[one] for one in some), strict=True))
+                        self._look_above(session, top, named, held)
+        return placed
+
+    def _look_above(
+        self, session: Session, top: Mapper[Any], values: Values, held: list[State]
+    ) -> None:
+        obj = _by_key(session, top, values, self)
+        if obj is not None:
+            held.append(state := instance_state(obj))
+            for root, relationship in self._above(state.mapper):
+                list(find_roots(session, state, root, relationship, self))
+
+
+def _key(root: Mapper[Any], values: Values) -> Key:
+    return root, tuple(values), tuple(values.values())
+
+
+def _grouped(keys: Iterable[Key]) -> dict[tuple[Mapper[Any], tuple[Any, ...]], list[Key]]:
+    groups: dict[Any, list[Key]] = {}
+    for key in keys:
+        groups.setdefault(key[:2], []).append(key)
+    return groups
+
+
+def _in_session(session: Session, root: Mapper[Any], identity: Identity) -> Any:
+    return session.identity_map.get(root.identity_key_from_primary_key(identity))
+
+
+def _rows_with(
+    session: Session, root: Mapper[Any], keys: list[Key], more: Sequence[Any]
+) -> dict[Key, tuple[Any, ...]]:
+    """Return the primary keys of rows with these values, and ``more`` columns, without a lock."""
+    connection = connection_to_write(session, root)
+    names, source = facts(root).rows
+    columns = list(keys[0][1])
+    query = select(*names, *more, *columns).select_from(source)
+    rows = rows_at(connection, lambda: query, facts(root).table, columns, [key[2] for key in keys])
+    width = len(names) + len(more)
+    found = {tuple(row[width:]): tuple(row[:width]) for row in rows}
+    if len(keys) == 1:
+        return dict.fromkeys(keys, next(iter(found.values()))) if found else {}
+    read = {key: found[key[2]] for key in keys if key[2] in found}
+    for key in keys:
+        if key not in read and any(isinstance(value, str) for value in key[2]):
+            read |= _rows_with(session, root, [key], more)  # spelled otherwise
+    return read
+
+
+def _load(session: Session, root: Mapper[Any], identities: Sequence[Identity]) -> Iterator[Any]:
+    """Yield the stored objects with these keys, which are locked in their order."""
+    connection = connection_to_write(session, root)
+    database, table = database_of(connection.dialect), facts(root).table
+    database.begin_writing(connection, table)
+    keys = list(root.primary_key)
+    step = database.keys_at_once(len(keys))
+
+    def ask(some: Sequence[Identity]) -> Any:
+        query = select(root.class_).where(database.at_keys(keys, some)).order_by(*keys)
+        return session.scalars(database.lock(query, table, deleting=False)).unique().all()
+
+    for start in range(0, len(identities), step):
+        yield from lock_in_turn(database, table, identities[start : start + step], ask)
 
 
 class InMemory(Reading):

@@ -26,6 +26,7 @@ from optilock.dialects import database_of
 from optilock.mapped import Identity, State, facts, identity_of
 from optilock.mapping.scopes import has_scopes, rules_of
 from optilock.undocumented.flushes import classes_to_flush, stored_states_to_flush
+from optilock.watched.rows.in_order import in_order
 from optilock.watched.rows.stored import Values, read_stored
 from optilock.watched.scopes.transaction import (
     before_commit,
@@ -89,9 +90,10 @@ def _note_read(session: Session, uow: Any, objects: Any) -> None:
         noted[state] = _Before(old, frozenset(state.expired_attributes), touched)
         if not token or NO_VALUE in old.values():
             unknown.setdefault(state.mapper, []).append(state)
-    for mapper, states in unknown.items():
-        found = stored_values(session, mapper, map(identity_of, states), lock=True)
-        for state in states:
+    rows = {mapper: [identity_of(one) for one in states] for mapper, states in unknown.items()}
+    for mapper, identities in in_order(session, uow, rows):
+        found = stored_values(session, mapper, identities, lock=True)
+        for state in unknown[mapper]:
             noted[state].old.update(found.get(identity_of(state), {}))
     session.__dict__[_BEFORE] = noted
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 from weakref import ref
 
 from sqlalchemy import inspect
-from sqlalchemy.orm import Mapper, SessionTransaction
+from sqlalchemy.orm import Mapper, Session, SessionTransaction
 
 from optilock.errors import ConcurrencyError, Entry, PreconditionFailed
 from optilock.mapped import Identity, Place, State, facts
@@ -119,6 +119,8 @@ class Promises(RowsOfTransaction[Promise]):
     _looked_at: Mapping[Place, Promise] = MappingProxyType({})
     #: The next flush is the last one before COMMIT.
     end_next: bool = False
+    #: Checks those that come before these rows, which a flush of the session locks.
+    check_first: Callable[[Session, Iterable[Place]], None]
 
     def looked_at(self, places: Iterable[Place]) -> None:
         """Note that these rows were checked, and stay as promised."""

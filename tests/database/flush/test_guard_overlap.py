@@ -6,11 +6,14 @@ import random
 import threading
 
 import pytest
-from sqlalchemy import select, text
-from sqlalchemy.orm import sessionmaker
+from sqlalchemy import ForeignKey, ForeignKeyConstraint, String, event, select, text
+from sqlalchemy.orm import DeclarativeBase, Mapped, defer, mapped_column, relationship, sessionmaker
 
-from optilock import watch
+from optilock import Versioned, client_wins, watch
+from optilock.dialects import Cause
+from optilock.dialects.transient import cause_of
 from optilock.resolvers import add_delta, per_field
+from optilock.tables.names import scopes
 from tests.support.models import Account, Comment, Dog, Post, Seat
 
 pytestmark = pytest.mark.modes
@@ -165,3 +168,112 @@ def test_joined_rows_in_opposite_orders(store, engine, stored):
     together(writer("x", range(6)), writer("y", range(5, -1, -1)))
 
     assert {len(stored(Dog, n)["tricks"]) for n in range(6)} == {2 * ROUNDS}
+
+
+# -- roots and scopes ------------------------------------------------------------------------------
+
+
+class Base(DeclarativeBase):
+    pass
+
+
+class Region(Versioned, Base):
+    """The root of shops, which are roots themselves. Python has another order of its keys."""
+
+    __tablename__ = "ov_regions"
+    __version_root_of__ = ("shops",)
+    name: Mapped[str] = mapped_column(String(9), primary_key=True)
+    shops: Mapped[list[Shop]] = relationship()
+
+
+class Shop(Versioned, Base):
+    __tablename__ = "ov_shops"
+    __version_root_of__ = ("items", "marks")
+    street: Mapped[str] = mapped_column(String(9), primary_key=True)
+    number: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    region_name: Mapped[str] = mapped_column(ForeignKey(Region.name))
+    note: Mapped[int] = mapped_column(default=0)
+    items: Mapped[list[Item]] = relationship()
+    marks: Mapped[list[Mark]] = relationship()
+
+
+class _Part:
+    id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    street: Mapped[str] = mapped_column(String(9))
+    number: Mapped[int]
+    n: Mapped[int] = mapped_column(default=0)
+
+
+class Item(_Part, Versioned, Base):
+    """A part that has scopes, too."""
+
+    __tablename__ = "ov_items"
+    __version_scopes__ = ("shelf",)
+    __table_args__ = (ForeignKeyConstraint(["street", "number"], [Shop.street, Shop.number]),)
+    shelf: Mapped[int]
+
+
+class Mark(_Part, Base):
+    """A part without a version."""
+
+    __tablename__ = "ov_marks"
+    __version_token__ = None
+    __table_args__ = (ForeignKeyConstraint(["street", "number"], [Shop.street, Shop.number]),)
+
+
+SHOPS = [(street, number) for street in ("Elm", "ash", "Oak", "fir") for number in (2, 10, 1)]
+PARTS = 24
+
+
+@pytest.fixture
+def shops(tables, store, engine):
+    tables(Region, Shop, Item, Mark)
+    scopes.create(engine, checkfirst=True)
+    store(*(Region(name=name) for name in ("north", "South")))
+    names = {street: "north" if street.islower() else "South" for street, _ in SHOPS}
+    store(*(Shop(street=s, number=n, region_name=names[s]) for s, n in SHOPS))
+    places = [SHOPS[n % len(SHOPS)] for n in range(PARTS)]
+    store(*(Item(id=n, street=s, number=k, shelf=n % 5) for n, (s, k) in enumerate(places)))
+    store(*(Mark(id=n, street=s, number=k) for n, (s, k) in enumerate(places)))
+
+
+def stock_taker(sessions, seed):
+    """Changes parts of some shops, few of which it has read, and some of these shops."""
+    chance = random.Random(seed)
+
+    def work(turn):
+        with sessions.begin() as session:
+            held = []
+            for n in chance.sample(range(PARTS), 6):
+                query = select(Item).where(Item.id == n)
+                if turn % 3 == 0:  # its shelf, and so its scope, is unknown
+                    query = query.options(defer(Item.shelf), defer(Item.street))
+                held.append(session.scalars(query).one())
+            held += [session.get_one(Mark, n) for n in chance.sample(range(PARTS), 3)]
+            if turn % 2:
+                held += [session.get_one(Shop, key) for key in chance.sample(SHOPS, 2)]
+            for one in held:
+                name = "note" if isinstance(one, Shop) else "n"
+                setattr(one, name, getattr(one, name) + 1)
+
+    return work
+
+
+@servers
+@alive
+@pytest.mark.parametrize("seed", [1])
+def test_parts_of_the_same_roots_in_any_order_do_not_deadlock(shops, engine, seed):
+    """Roots of roots, read or not; scopes, known or not; keys that Python orders otherwise."""
+    found = []
+
+    def note(context):
+        if cause_of(context.sqlalchemy_exception) is Cause.DEADLOCK:
+            found.append(str(context.original_exception))
+
+    event.listen(engine, "handle_error", note)
+    sessions = watch(sessionmaker(engine), on_conflict=client_wins)
+    try:
+        together(*(stock_taker(sessions, 8 * seed + n) for n in range(4)))
+    finally:
+        event.remove(engine, "handle_error", note)
+    assert found == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import re
 import weakref
 
 import pytest
@@ -268,6 +269,51 @@ def test_a_root_that_is_not_loaded_is_read_once(session, engine, versions):
     assert len(reads) == 1
     session.commit()
     assert versions() == (2, 1)
+
+
+def test_roots_that_are_not_loaded_are_read_together(session, store, engine):
+    """One locking read for each table of roots, however many there are."""
+    store(*(Order(id=n, lines=[Line(id=n, parts=[Part(id=n)])]) for n in range(11, 21)))
+    for line in session.scalars(select(Line).where(Line.id > 10)):
+        line.text = "mine"
+    with count_statements(engine) as sent:
+        session.flush()
+    assert [text[:16] for text in reads(sent)] == ["SELECT ag_orders"]
+    assert {order.version for order in session.scalars(select(Order).where(Order.id > 10))} == {2}
+    session.rollback()
+    session.expunge_all()
+    for part in session.scalars(select(Part).where(Part.id > 10)):
+        part.text = "mine"
+    with count_statements(engine) as sent:
+        session.flush()
+    found = [text[:15] for text in reads(sent)]
+    assert found == ["SELECT ag_lines", "SELECT ag_order", "SELECT ag_lines"]
+    if engine.dialect.name != "sqlite":  # the first one reads foreign keys
+        assert ["UPDATE" in text for text in reads(sent)] == [False, True, True]
+    assert {order.version for order in session.scalars(select(Order).where(Order.id > 10))} == {2}
+
+
+@pytest.mark.parametrize("held", ["the root", "a row ahead of it"])
+def test_rows_ahead_of_a_root_that_is_read_are_locked_with_it(session, store, engine, held):
+    """Or a flush that has all of them would lock them in another order."""
+    store(Order(id=3, lines=[Line(id=9)]))
+    order = session.get_one(Order, 1)
+    rows = [(Line, 1), (Line, 9)] if held == "the root" else [(Part, 1)]
+    for part in [session.get_one(*row) for row in rows]:
+        part.text = "mine"
+    with count_statements(engine) as sent:
+        session.flush()
+    if engine.dialect.name != "sqlite":
+        of = ["ag_orders", "ag_orders" if held == "the root" else "ag_lines"]
+        locks = [s.text.split()[1] for s in sent.statements if " UPDATE" in s.text]
+        assert [column.partition(".")[0] for column in locks][:2] == of
+    assert order.version == 2
+
+
+def reads(sent):
+    """The queries of the flush, without MariaDB's look at the rows that it writes together."""
+    texts = [one.text for one in sent.statements if one.text.startswith("SELECT")]
+    return [text for text in texts if not re.match(r"SELECT (\w+)\.id, \1\.version ", text)]
 
 
 def test_under_no_bump_a_child_does_not_move_its_root(watched, session, versions):
