@@ -45,8 +45,9 @@ from optilock.undocumented.mappers import AskingListeners, ask_listeners
 from optilock.undocumented.statements import MappersCache, is_ordered, values_of
 from optilock.watched.guard.batch import send_deferred
 from optilock.watched.guard.ended_transactions import remember
-from optilock.watched.guard.records import AFTER_DELETE, AFTER_UPDATE, Flush
+from optilock.watched.guard.records import Flush
 from optilock.watched.guard.route import pass_through, route_link_rows, route_statement
+from optilock.watched.rows.entries import AFTER_DELETE, AFTER_UPDATE
 from optilock.watched.session.record import RECORD_KEY, is_strict
 from optilock.watched.statements.by_table import follow_statement
 from optilock.watched.statements.call import single_key_of

@@ -28,9 +28,6 @@ from optilock.watched.writes.answers import AcceptedResult
 
 Error = TypeVar("Error", bound=StaleDataError)
 
-#: The events of rows that were written.
-AFTER_UPDATE, AFTER_DELETE = "after_update", "after_delete"
-
 
 class ShortCount(NamedTuple):
     """A statement that matched fewer rows than were sent, in SQLAlchemy's sentence.

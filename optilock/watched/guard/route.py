@@ -192,7 +192,7 @@ def _special(
         return native(statement, params, **options)
     if shape.commuting and is_commuting_write(flush, write) and not shape.sent_individually:
         return defer(flush, connection, write)
-    if shape.ignored_only and not _touched(flush, write):
+    if shape.ignored_only and not _moves_anyway(flush, write):
         return _write_ignored(flush, connection, native, write, options)
     if shape.perhaps_ignored and _only_ignored(flush, write):
         if shape.demanded:  # of the row's other tables
@@ -322,13 +322,18 @@ def _only_ignored(flush: Flush, write: Write) -> bool:
     state = flush.state_of(write)
     ignored = facts(state.mapper).ignored
     columns = state.mapper.column_attrs
-    return all(set(columns[name].columns) <= ignored for name in changed_names(state))
+    return state.key is not None and all(
+        set(columns[name].columns) <= ignored for name in changed_names(state)
+    )
 
 
-def _touched(flush: Flush, write: Write) -> bool:
-    """Return whether the version moves in any case (``touch``)."""
+def _moves_anyway(flush: Flush, write: Write) -> bool:
+    """Return whether the version moves in any case: by ``touch``, or with the row of a new object.
+
+    That replaces the whole row of a deleted object, which was to be deleted in its version.
+    """
     state = flush.state_of(write)
-    return facts(state.mapper).token in state.committed_state
+    return state.key is None or facts(state.mapper).token in state.committed_state
 
 
 # -- a version that is not in the table which is written first -------------------------------------

@@ -40,14 +40,16 @@ from optilock.watched.guard.dependents import (
     has_deleted_parent,
     has_dependents,
 )
-from optilock.watched.guard.records import (
-    AFTER_DELETE,
-    AFTER_UPDATE,
-    Flush,
-    with_sqlalchemys_message,
-)
+from optilock.watched.guard.records import Flush, with_sqlalchemys_message
 from optilock.watched.guard.repeats import remember_missed
-from optilock.watched.rows.entries import Missed, equal_to_stored, stale_relationships
+from optilock.watched.rows.entries import (
+    AFTER_DELETE,
+    AFTER_INSERT,
+    AFTER_UPDATE,
+    Missed,
+    equal_to_stored,
+    stale_relationships,
+)
 from optilock.watched.rows.locked import note_locked
 from optilock.watched.rows.stored import read_stored
 from optilock.watched.rows.touch import stands_for_others
@@ -342,7 +344,7 @@ def _restore(flush: Flush, missed: Missed) -> None:
     made = [n for n, c in facts(state.mapper).columns.items() if c.computed is not None]
     flush.expire_later.extend((state, name) for name in made if name in state.dict)
     missed.restored = True
-    missed.written = AFTER_UPDATE
+    missed.written = AFTER_INSERT
 
 
 def settle_children(flush: Flush, some: list[Missed]) -> None:

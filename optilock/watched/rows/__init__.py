@@ -8,6 +8,7 @@ is expired, and :mod:`~optilock.watched.rows.rolled_back` after a rollback.
 :mod:`~optilock.watched.rows.unknown_versions` has objects that were never read.
 :mod:`~optilock.watched.rows.touch` moves a version though nothing else changes, and
 :mod:`~optilock.watched.rows.roots` finds the roots of an aggregate that a changed part belongs to.
+:mod:`~optilock.watched.rows.changes` has the rows that a flush has written, before and after it.
 :mod:`~optilock.watched.rows.in_order` locks rows ahead of a flush in the order of its writes.
 
 *Reads.* :mod:`~optilock.watched.rows.reads_by_key` is ``session.get()``.

@@ -293,6 +293,10 @@ def _is_changed_by_both(attempt: Attempt, name: str, ours: Any, theirs: Any) -> 
     return isinstance(ours, Computed) or not same(name, ours, theirs)
 
 
+#: The events of rows that were written.
+AFTER_INSERT, AFTER_UPDATE, AFTER_DELETE = "after_insert", "after_update", "after_delete"
+
+
 @dataclass(eq=False, slots=True)
 class Missed:
     """A row that a write, or a read before it, did not find as it was read.

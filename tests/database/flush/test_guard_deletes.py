@@ -15,6 +15,7 @@ from tests.support.models import (
     File,
     Folder,
     Note,
+    Page,
     Player,
     Post,
     Tag,
@@ -163,6 +164,24 @@ def test_a_row_that_is_replaced_moves_its_version(store, watched, stored, model)
 
     assert stored(model, 1)[name] == "new"
     assert stored(model, 1)["version"] == new.version != before
+
+
+@pytest.mark.parametrize("new", [{}, {"views": 3}], ids=["nothing", "ignored"])
+def test_a_row_that_is_replaced_is_checked_whatever_the_new_object_sets(
+    store, watched, other, refused, new
+):
+    """The whole row is replaced, so its version counts, and moves."""
+    store(Page(id=1, body="a"))
+    session = watched()
+    session.delete(session.get_one(Page, 1))
+    session.add(Page(id=1, **new))
+    session.flush()
+    assert session.scalar(select(Page.version)) == 2
+    session.rollback()
+    session.delete(session.get_one(Page, 1))
+    session.add(Page(id=1, **new))
+    other(Page, 1, body="theirs")
+    assert [entry.kind for entry in refused(session).entries] == ["updated"]
 
 
 # -- children, link rows --------------------------------------------------------------------------

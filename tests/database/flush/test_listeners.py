@@ -278,15 +278,44 @@ def test_the_next_flush_tells_a_row_that_was_refused_and_then_written(
 
 @pytest.mark.needs("resolves-in-place")
 @pytest.mark.parametrize("rows", [1, 2])
-def test_a_row_that_is_inserted_again_is_told_once(store, watched, gone, rows):
+def test_a_row_that_is_inserted_again_is_told_once_as_an_insert(store, watched, gone, rows):
     accounts(store, rows)
     session = watched(client_wins)
     edit(session)
     gone(Account, 1)
-    with listening(Account, "after_update", Heard("owner")) as heard:
+    with (
+        listening(Account, "after_insert", Heard("owner")) as inserted,
+        listening(Account, "after_update", Heard("owner")) as updated,
+    ):
         session.commit()
 
-    assert sorted(heard) == [(n, "mine") for n in range(1, rows + 1)]
+    assert (inserted, updated) == ([(1, "mine")], [(n, "mine") for n in range(2, rows + 1)])
+
+
+@pytest.mark.needs("resolves-in-place")
+@pytest.mark.parametrize("resolver", [None, client_wins, store_wins])
+def test_a_new_object_that_takes_over_a_row_is_told_if_it_is_written(
+    store, watched, other, resolver
+):
+    """SQLAlchemy sends an UPDATE for it, and calls after_update."""
+    accounts(store)
+    session = watched(resolver)
+    for old in [session.get_one(Account, n) for n in (1, 2)]:
+        session.delete(old)
+        session.add(Account(id=old.id, owner="mine"))
+    other(Account, 1, owner="theirs")
+    with (
+        listening(Account, "after_insert", Heard("owner")) as inserted,
+        listening(Account, "after_update", Heard("owner")) as updated,
+    ):
+        if resolver is None:
+            with pytest.raises(ConcurrencyError):
+                session.commit()
+        else:
+            session.commit()
+
+    wanted = [(2, "mine")] if resolver is not client_wins else [(1, "mine"), (2, "mine")]
+    assert (inserted, sorted(updated)) == ([], wanted)
 
 
 @pytest.mark.needs("resolves-in-place")
@@ -434,7 +463,7 @@ def test_nor_is_one_with_children(store, watched, gone):
 
 @pytest.mark.needs("resolves-in-place")
 @pytest.mark.parametrize("somebody", ["other", "gone"])
-def test_a_delete_that_becomes_a_write_is_told_as_an_update(
+def test_a_delete_that_becomes_a_write_is_told_as_what_it_is(
     store, watched, request, stored, somebody
 ):
     accounts(store)
@@ -445,10 +474,13 @@ def test_a_delete_that_becomes_a_write_is_told_as_an_update(
     with (
         listening(Account, "after_delete", Heard()) as deleted,
         listening(Account, "after_update", Heard("note")) as updated,
+        listening(Account, "after_insert", Heard("note")) as inserted,
     ):
         session.commit()
 
-    assert (deleted, updated) == ([], [(2, "kept")])
+    assert deleted == []
+    assert (inserted if somebody == "gone" else updated) == [(2, "kept")]
+    assert len(inserted) + len(updated) == 1
     assert stored(Account, 2)["note"] == "kept"
 
 

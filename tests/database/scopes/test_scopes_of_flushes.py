@@ -17,6 +17,7 @@ from optilock import (
     watch,
 )
 from optilock.preconditions import overwrite
+from optilock.resolvers import Resolution
 from optilock.statements import no_bump
 from tests.support.rooms import Booking, Room, Shift
 
@@ -181,6 +182,56 @@ def test_a_refused_row_moves_nothing(rooms, sessions, versions):
         session.expire_all()
         session.commit()
     assert versions() == before
+
+
+@pytest.mark.parametrize(
+    ("new", "moves"),
+    [
+        ({"room_id": 9}, {7, 9, "all"}),
+        ({"room_id": 7}, {7, "all"}),
+        ({"seen": 3}, {7, None, "all"}),
+    ],
+)
+def test_a_new_object_that_takes_over_a_row_moves_the_scope_that_it_leaves(moved, new, moves):
+    """A delete and an insert, for which SQLAlchemy sends one UPDATE."""
+
+    def act(session: Session) -> None:
+        session.delete(booking(session))
+        session.add(Booking(id=1, **new))
+
+    assert moved(act) == moves
+
+
+@pytest.mark.parametrize("resolver", [client_wins, store_wins])
+def test_so_it_does_over_a_row_that_has_moved(rooms, versions, resolver):
+    with watch(sessionmaker(rooms), on_conflict=resolver)() as session:
+        session.delete(booking(session))
+        session.add(Booking(id=1, room_id=8))
+        other_moves_it(rooms, 9)
+        before = versions()
+        session.commit()
+    moves = {key[-1] for key, version in versions().items() if version > before.get(key, 0)}
+    assert moves == (set() if resolver is store_wins else {"8", "9", "="})
+
+
+@pytest.mark.parametrize("gone", [True, False])
+def test_a_delete_that_a_resolver_turns_into_a_write_moves_scopes(rooms, versions, gone):
+    """The row is inserted again, or kept and changed."""
+
+    def resolver(entry: Any) -> Resolution:
+        return Resolution.write({"room_id": 8})
+
+    with watch(sessionmaker(rooms), on_conflict=resolver)() as session:
+        session.delete(booking(session))
+        if gone:
+            with Session(rooms) as other, other.begin():
+                other.delete(booking(other))
+        else:
+            other_moves_it(rooms, 9)
+        before = versions()
+        session.commit()
+    moves = {key[-1] for key, version in versions().items() if version > before.get(key, 0)}
+    assert moves == ({"8", "="} if gone else {"8", "9", "="})
 
 
 def test_a_scope_that_was_never_loaded_is_read(moved):
