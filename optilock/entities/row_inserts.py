@@ -90,7 +90,7 @@ def insert_row(session: Session, new: NewRow, *, status: int = 409) -> WrittenRo
     """
     flush_before(session, {})
     mapper = new.mapper
-    connection = connection_to_write(session, mapper)
+    connection = connection_to_write(session, mapper, writes=True)
     moves = moves_of_new_row(session, mapper, new.params())
     for _ in range(_TRIES):
         written = _inserted(session, connection, new)
@@ -121,7 +121,7 @@ def upsert_row(session: Session, new: NewRow, changed: frozenset[str]) -> Writte
     flush_before(session, {})
     mapper, identity = new.mapper, new.identity
     assert identity is not None
-    connection = connection_to_write(session, mapper)
+    connection = connection_to_write(session, mapper, writes=True)
     _refuse_demands(session, mapper)
     if is_watched(session) and session_record(session).require_conditions:
         raise unconditional_error(f"{mapper.class_.__name__} {identity!r}, in any version,")

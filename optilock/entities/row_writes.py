@@ -81,7 +81,7 @@ def write_row(session: Session, change: Change) -> WrittenRow:
     """
     flush_before(session, {})
     mapper = change.mapper
-    connection = connection_to_write(session, mapper)
+    connection = connection_to_write(session, mapper, writes=True)
     require_row_counts(connection.dialect)
     form = statement_of(connection, change)
     write = Write(form.shape, params_of(form, change))

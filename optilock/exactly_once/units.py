@@ -108,6 +108,11 @@ class TokenOfUnit:
         self._engine: Engine | None = None
         self._announced = False
 
+    @property
+    def has_key(self) -> bool:
+        """Return whether the work is stored once under the key."""
+        return self._call is not None
+
     def begin(self) -> None:
         """Refuse sessions whose COMMIT is not that of one transaction; nothing was sent.
 

@@ -53,6 +53,7 @@ from optilock.queue.sending import KEEP
 from optilock.queue.waiters import RestingWaiters
 from optilock.queue.worker_state import Settings, backoff
 from optilock.tables.queue import NAME, message_tables
+from optilock.watched.guard.stored_work import note_sent
 
 R = TypeVar("R")
 Handler = TypeVar("Handler")
@@ -188,7 +189,10 @@ class Calls(OnConnections[Caller], Generic[Caller, Handler, WorkerT]):
             return lambda connection, inside: []
 
         def send(connection: Connection, inside: bool) -> list[Sent]:
-            return self._operations.send(connection, ready, inside)
+            sent = self._operations.send(connection, ready, inside)
+            if not inside and any(one.dedup is None for one in ready):
+                note_sent(f"messages of the queue {self.name!r}")
+            return sent
 
         work = self._separate(call, send) if session is None else send
         if all(one.dedup is not None for one in ready):

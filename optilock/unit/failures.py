@@ -14,6 +14,7 @@ from typing import Any
 from optilock import events
 from optilock.exactly_once.errors import AlreadyDone
 from optilock.watched.guard.repeats import RunningAttempt
+from optilock.watched.session.record import record_of
 
 
 def note_failure(own: Any, error: BaseException) -> None:
@@ -27,6 +28,7 @@ def note_failure(own: Any, error: BaseException) -> None:
     if own.attempt is None:
         events.emit(lambda: failed)
     else:
+        own.attempt.failed_in(record_of(own.session).number)
         own.attempt.failed = (*own.attempt.failed, failed)
 
 

@@ -66,6 +66,7 @@ class RetryOptions(TypedDict, total=False):
     wait_max: Seconds
     before_retry: Hook | None
     repeat_values: RepeatValues | None
+    idempotent: bool
 
 
 class RetriedUnitOptions(UnitOptions, RetryOptions, total=False):

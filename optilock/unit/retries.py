@@ -64,6 +64,7 @@ from optilock.watched.guard.repeats import (
     add_wanted,
     repeats_of,
 )
+from optilock.watched.guard.stored_work import stored_by
 
 if TYPE_CHECKING:
     import tenacity
@@ -87,6 +88,7 @@ def retry(
     wait_max: Seconds = ...,
     before_retry: Hook | None = ...,
     repeat_values: RepeatValues | None = ...,
+    idempotent: bool = ...,
 ) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
 def retry(function: Callable[P, R] | None = None, /, **options: Any) -> Any:
     """Run the decorated ``def`` or ``async def`` again when it fails with a passing error.
@@ -99,6 +101,8 @@ def retry(function: Callable[P, R] | None = None, /, **options: Any) -> Any:
     ``repeat_values``: for a later attempt that writes the same value over a change that its author
     has not seen, ``"refuse"`` raises :class:`optilock.WouldOverwrite`, ``"overwrite"`` lets it
     pass, and None asks the row's resolver; without a resolver it passes.
+    ``idempotent``: True runs an attempt again after a part of it was stored by a unit, session or
+    queue of its own. By default its error comes out, with a note.
 
     Raises ``ConfigurationError`` for options that cannot work, and for generators and classes.
     """
@@ -115,6 +119,7 @@ def retrying(
     wait_max: Seconds = 1.0,
     before_retry: Hook | None = None,
     repeat_values: RepeatValues | None = None,
+    idempotent: bool = False,
 ) -> Policy:
     """Return the loop form of :func:`retry`, with the same options: ``for`` or ``async for``.
 
@@ -129,6 +134,7 @@ def retrying(
         wait_max=wait_max,
         before_retry=before_retry,
         repeat_values=repeat_values,
+        idempotent=idempotent,
     )
 
 
@@ -143,6 +149,7 @@ class Policy:
     wait_max: Seconds = 1.0
     before_retry: Hook | None = None
     repeat_values: RepeatValues | None = None
+    idempotent: bool = False
     #: Clock and sleep, which tests replace.
     clock: Callable[[], float] = field(default=time.monotonic, repr=False)
     sleep: Callable[[float], object] = field(default=sleep_for, repr=False)
@@ -156,6 +163,8 @@ class Policy:
         object.__setattr__(self, "_predicate", _predicate(self.on))
         if self.before_retry is not None:
             _require_function("before_retry", self.before_retry)
+        if not isinstance(self.idempotent, bool):
+            raise ConfigurationError(f"idempotent={self.idempotent!r} is neither True nor False.")
         if self.repeat_values not in (None, *get_args(RepeatValues)):
             raise ConfigurationError(
                 f'repeat_values={self.repeat_values!r} is no choice: write "refuse" or'
@@ -296,17 +305,22 @@ class Run:
                 await self._policy.async_sleep(self._wait)
         return self._begin()
 
-    def goes_on_after(self, error: Exception, name: str | None = None) -> bool:
+    def goes_on_after(self, error: Exception, attempt: RunningAttempt) -> bool:
         """Decide after a failed attempt whether to wait and run again, or to let the error out."""
         ended = self._policy.clock()
         if not (self._policy.deserves(error) or is_of_added_lock(error)):
+            return self._give_up(error, ended, note=self.number > 1)
+        stored = None if self._policy.idempotent else stored_by(attempt, error)
+        if stored is not None:
+            error.add_note(stored)
             return self._give_up(error, ended, note=self.number > 1)
         at_once = self._at_once is not None and self._at_once(error)
         wait = self._policy.wait_after(self.number, self.started, ended, at_once=at_once)
         if wait is None:
             return self._give_up(error, ended, note=True)
         self._wait = wait
-        self._policy.announce(events.Retry(self.number, wait, error, self.name or name))
+        name = self.name or name_of_failed(attempt)
+        self._policy.announce(events.Retry(self.number, wait, error, name))
         self.number += 1
         self._due = True
         return True
@@ -328,6 +342,11 @@ class Run:
         elif around is not None and around.remembers:
             add_wanted(self._wanted, over.wanted)
             add_wanted(around.wanted, self._wanted)
+
+    def hand_over_stored(self, over: RunningAttempt, around: RunningAttempt | None) -> None:
+        """Let the outer run know what an attempt has stored."""
+        if around is not None and not self._policy.idempotent:
+            around.stored_work += over.stored_work
 
     @property
     def begun(self) -> int:
@@ -374,13 +393,14 @@ class Attempt:
             return False
         ours, around = self._running
         end_attempt(ours, around)
+        self._run.hand_over_stored(ours, around)
         if error is None and not ours.failed:
             return False
         # CancelledError, KeyboardInterrupt, SystemExit and GeneratorExit are no Exception.
         again = False
         if isinstance(error, Exception) and not ours.stored:
             with reported_end(self._run):
-                again = self._run.goes_on_after(error, name_of_failed(ours))
+                again = self._run.goes_on_after(error, ours)
         if not again:
             report_failures(ours, error, self._run.name, self._run.seconds)
         if error is not None:

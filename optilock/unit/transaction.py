@@ -225,6 +225,10 @@ class OwnTransaction:
         return self.options.name or (None if self.attempt is None else self.attempt.name)
 
     @property
+    def has_key(self) -> bool:
+        return self.token is not None and self.token.has_key
+
+    @property
     def hurries(self) -> bool:
         return self.next_attempt is not None and self.next_attempt.waits_briefly(
             self.session, self._attempts

@@ -202,7 +202,8 @@ def unit_of_work(sessions: Any, **options: Any) -> Any:
     unit, runs once and lets the error out.
 
     Takes the options of :class:`UnitOfWork` and of :func:`optilock.retry` (``attempts=5``,
-    ``on``, ``deadline``, ``wait_initial``, ``wait_max``, ``before_retry``, ``repeat_values``).
+    ``on``, ``deadline``, ``wait_initial``, ``wait_max``, ``before_retry``, ``repeat_values``,
+    ``idempotent``).
     Each attempt computes its values from the rows that it reads. A value that a person has typed
     is the same in each attempt, and needs a tag (:func:`optilock.expect`).
 

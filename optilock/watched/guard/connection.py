@@ -134,7 +134,7 @@ def _cover(flush: Flush, connection: Connection) -> None:
         return execute(statement, parameters, **options).scalar()
 
     def exec_driver_sql(*args: Any, **options: Any) -> Any:
-        flush.record.note_other_statement()
+        flush.record.note_other_statement(writes=True)
         try:
             if is_strict(flush.session):
                 refuse_unguarded_text(args[0], connection.dialect)
@@ -177,7 +177,7 @@ def _is_of_flush(flush: Flush, statement: Any, params: Any, cache: Any) -> bool:
 
 def _check(flush: Flush, connection: Connection, statement: Any) -> None:
     """Refuse a statement that the flush has not planned, where the session's options require it."""
-    flush.record.note_other_statement()
+    flush.record.note_other_statement(writes=True)
     if is_strict(flush.session):
         refuse_unversioned_change(statement)
     if flush.record.require_conditions:

@@ -140,8 +140,17 @@ class RunningAttempt:
     remembers: bool = True
     #: What this one wanted of the rows of a flush, or a transaction, that has failed.
     wanted: Rows = field(default_factory=dict)
+    #: What it has stored (:mod:`optilock.watched.guard.stored_work`).
+    stored_work: list[Any] = field(default_factory=list)
+    #: The number of its first transaction that failed.
+    failed_since: int | None = None
     #: The units in it that failed (:mod:`optilock.unit.failures`).
     failed: tuple[events.Failed, ...] = ()
+
+    def failed_in(self, number: int) -> None:
+        """Note that the transaction with this number failed."""
+        if self.failed_since is None or number < self.failed_since:
+            self.failed_since = number
 
     def over(self) -> None:
         """End the attempt: a copy of its context is outside of it from now on."""

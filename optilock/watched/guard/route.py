@@ -242,7 +242,7 @@ def pass_through(
     flush: Flush, connection: Connection, native: Native, statement: Any, params: Any, options: Any
 ) -> Any:
     """Send a statement without a token, without rows that belong to one that missed."""
-    flush.record.note_other_statement()
+    flush.record.note_other_statement(writes=True)
     if is_strict(flush.session):
         refuse_forgotten_statement(flush, statement, params)
     send_deferred(flush, connection)

@@ -28,7 +28,8 @@ from optilock.watched.guard.ended_transactions import guard_commit
 from optilock.watched.guard.ended_transactions import remember as remember_side
 from optilock.watched.guard.flush import after_flush
 from optilock.watched.guard.refusals import refuse_guarded_writes
-from optilock.watched.guard.repeats import forget_stored, remember_wanted
+from optilock.watched.guard.repeats import attempt_here, forget_stored, remember_wanted
+from optilock.watched.guard.stored_work import note_commit, note_rollback
 from optilock.watched.rows.rolled_back import (
     give_back_versions,
     note_transaction_end,
@@ -96,6 +97,8 @@ def _after_commit(session: Session) -> None:
         remember_versions(session.identity_map.all_states())
     if record.judged is not None:
         forget_stored(record)
+    if attempt_here.get() is not None and record.has_work:
+        note_commit(record)
     record.committed()
 
 
@@ -104,6 +107,8 @@ def _after_rollback(session: Session) -> None:
     record, savepoint = record_of(session), nested_transaction(session)
     start = record.start_of(savepoint)
     remember_wanted(session, savepoint=savepoint is not None)
+    if savepoint is None:
+        note_rollback(record)
     give_back_versions(record, start)
     held: list[Write] = []
     if record.flush is not None:

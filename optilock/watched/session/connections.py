@@ -35,9 +35,14 @@ _updates: WeakKeyDictionary[Mapper[Any], Update] = WeakKeyDictionary()
 
 
 def connection_to_write(
-    session: Session, mapper: Mapper[Any], *, for_queries: bool = False
+    session: Session, mapper: Mapper[Any], *, for_queries: bool = False, writes: bool = False
 ) -> Connection:
-    """Return the connection of the session's transaction that writes rows of ``mapper``."""
+    """Return the connection of the session's transaction that writes rows of ``mapper``.
+
+    ``writes``: rows are changed on it, and not only looked at.
+    """
+    if writes and is_watched(session):
+        session_record(session).note_other_statement(writes=True)
     return own_connection(session, bind_to_write(mapper), for_queries=for_queries)
 
 

@@ -50,6 +50,10 @@ class Owner(Protocol):
         """The name in events, which all units of one function have."""
 
     @property
+    def has_key(self) -> bool:
+        """Return whether its work is stored once, however often it runs."""
+
+    @property
     def hurries(self) -> bool:
         """Return whether it runs again, and locks first, if a write has to wait for a lock."""
 

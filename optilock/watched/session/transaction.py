@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
+from itertools import count
 from types import MappingProxyType
 from typing import Any
 from weakref import ref
@@ -25,6 +26,8 @@ from optilock.watched.session.values import (
     RowsOfTransaction,
     SentStatement,
 )
+
+_numbers = count(1)
 
 
 class TransactionRecord:
@@ -49,9 +52,13 @@ class TransactionRecord:
     _begun: list[Any]
     #: Another statement than a query, or the row of a flush, may have been sent.
     sent_more: bool = False
+    #: Later transactions, of any session, have higher numbers.
+    number: int = 0
 
     # -- what it has written ---------------------------------------------------------------------
 
+    #: The running transaction has sent a statement that changes rows, and is no row of a flush.
+    wrote_more: bool = False
     #: Writes of the running transaction, to be read again if the database ends it.
     sent: list[Write]
     #: Those of them that were sums, of rows that others had changed since they were read.
@@ -121,7 +128,7 @@ class TransactionRecord:
         """Forget what belongs to an earlier transaction than this outermost one."""
         if root is self.root:
             return
-        self.root = root
+        self.root, self.number = root, next(_numbers)
         if not self._forgotten:
             self.committed()
         self.decided = self._forgotten = False
@@ -165,7 +172,7 @@ class TransactionRecord:
         self.decided = True
 
     def _ended(self) -> None:
-        self.decided = True
+        self.decided, self.wrote_more = True, False
         self.departed, self._begun, self.root = [], [], None
         self.autocommitting = ()
         if self.conditions is not None:
@@ -174,9 +181,14 @@ class TransactionRecord:
 
     # -- notes of others -------------------------------------------------------------------------
 
-    def note_other_statement(self) -> None:
-        """Note that other statements than queries and rows of flushes may be sent."""
+    def note_other_statement(self, *, writes: bool = False) -> None:
+        """Note that other statements than queries and rows of flushes may be sent.
+
+        ``writes``: one that changes rows is.
+        """
         self.sent_more = True
+        if writes:
+            self.wrote_more = True
 
     def note_locks(self) -> None:
         """Note that the transaction has locked rows before it has written any."""
@@ -245,6 +257,11 @@ class TransactionRecord:
     def has_written(self) -> bool:
         """Return whether a rollback would undo anything but new rows."""
         return not self.decided and bool(self.sent or self.moved or self.stated or self.compared)
+
+    @property
+    def has_work(self) -> bool:
+        """Return whether COMMIT would store anything."""
+        return self.wrote_more or bool(self.sent or self.moved or self.stated or self.compared)
 
     def move(self, place: Place, before: Any, take_back: Callable[[], None] | None = None) -> None:
         """Note that a statement moved the version of a row, and that an object has followed."""

@@ -144,7 +144,7 @@ def bulk_delete(
 def _send(session: Session, given: Rows) -> tuple[Connection, dict[int, Entry[Any]]]:
     """Flush, write the rows, and return the entries of those that missed, by their places."""
     flush_before(session, {})
-    connection = connection_to_write(session, given.mapper)
+    connection = connection_to_write(session, given.mapper, writes=True)
     refuse_autocommit(connection, "Writing many rows by key")
     rows = {row.identity: row.values for row in given.rows}
     moves = moves_of_rows(session, given.mapper, rows, deletes=given.deletes)

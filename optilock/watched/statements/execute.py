@@ -82,6 +82,7 @@ from optilock.watched.statements.refusals import (
     refuse_text,
     refuse_unchecked,
     refuse_unversioned_change,
+    writes_rows,
 )
 from optilock.watched.statements.rollback_effects import (
     note_statement,
@@ -93,6 +94,7 @@ from optilock.watched.statements.scopes import (
     send_call,
     send_on_connection,
 )
+from optilock.watched.statements.sql_text import text_writes_rows
 from optilock.watched.statements.unguarded import refuse_unguarded, refuse_unguarded_text
 from optilock.watched.statements.version import (
     keep_version_of_table,
@@ -138,10 +140,10 @@ def guarded_execute(original: Execute) -> Execute:
 
 def _send_change(call: Call) -> Any:
     """Send a statement that may change rows."""
-    session_record(call.session).note_other_statement()
     if isinstance(call.statement, StatementLambdaElement):
         call = call.with_statement(_resolve(call.statement))
     statement, demands = call.statement, session_record(call.session).demands
+    session_record(call.session).note_other_statement(writes=writes_rows(statement))
     if is_strict(call.session):
         refuse_unversioned_change(statement)
         if not call.is_by_key or _mapper_of(statement) is None:  # compared row by row
@@ -311,6 +313,8 @@ def _replacements_for(
         session = owner()
         if session is None or record.in_statement:
             return native(statement, parameters, **options)
+        if writes_rows(statement):
+            record.note_other_statement(writes=True)
         if is_strict(session):
             refuse_unversioned_change(statement)
         if scoped_tables and not is_sent_for_mappers(options):
@@ -326,6 +330,8 @@ def _replacements_for(
 
     def exec_driver_sql(statement: str, *args: Any, **options: Any) -> Any:
         session = owner()
+        if text_writes_rows(statement):
+            record.note_other_statement(writes=True)
         if session is not None and is_strict(session):
             refuse_unguarded_text(statement, connection.dialect)
         if record.demands is not None and session is not None:

@@ -41,7 +41,7 @@ def guarded_bulk_update(original: Execute) -> Execute:
 
     @functools.wraps(original)
     def bulk_update_mappings(self: Session, mapper: Any, mappings: Iterable[Any]) -> None:
-        session_record(self).note_other_statement()
+        session_record(self).note_other_statement(writes=True)
         rows = list(mappings)
         found = inspect(mapper, raiseerr=False)
         if isinstance(found, Mapper):
@@ -79,7 +79,7 @@ def guarded_bulk_insert(original: Execute) -> Execute:
     def bulk_insert_mappings(
         self: Session, mapper: Any, mappings: Iterable[Any], *args: Any, **options: Any
     ) -> None:
-        session_record(self).note_other_statement()
+        session_record(self).note_other_statement(writes=True)
         rows = list(mappings)
         found = inspect(mapper, raiseerr=False)
         if isinstance(found, Mapper):
@@ -101,7 +101,7 @@ def guarded_bulk_save(original: Execute) -> Execute:
     def bulk_save_objects(
         self: Session, objects: Iterable[Any], *args: Any, **options: Any
     ) -> None:
-        session_record(self).note_other_statement()
+        session_record(self).note_other_statement(writes=True)
         saved = list(objects)
         all_columns = not options.get("update_changed_only", args[1] if args[1:] else True)
         states = [instance_state(obj) for obj in saved]

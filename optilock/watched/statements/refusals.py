@@ -44,7 +44,12 @@ from optilock.mapping.tables import classes_over, moved_by_flushes, versioned_ta
 from optilock.tokens.timestamp import NextServerTime
 from optilock.undocumented import statements
 from optilock.watched.statements.by_key import refuse_first_versions
-from optilock.watched.statements.sql_text import may_write, sql_of, tables_written
+from optilock.watched.statements.sql_text import (
+    may_write,
+    sql_of,
+    tables_written,
+    text_writes_rows,
+)
 
 _REPLACES = re.compile(r"\bREPLACE\b", re.IGNORECASE)
 
@@ -212,6 +217,15 @@ def inner_writes_of(statement: Any) -> Sequence[Any]:
             _without_inner_writes.clear()
         _without_inner_writes.add(key)
     return inside
+
+
+def writes_rows(statement: Any) -> bool:
+    """Return whether it is, or contains, a statement that may write rows."""
+    if isinstance(statement, (sa.Update, sa.Delete, sa.Insert)):
+        return True
+    if (sql := sql_of(statement)) is not None:
+        return text_writes_rows(sql)
+    return any(map(writes_rows, inner_writes_of(statement)))
 
 
 def refuse_inner_writes(demands: Demands, statement: Any) -> None:

@@ -48,6 +48,7 @@ _DELETES = re.compile(r"DELETE|TRUNCATE", re.IGNORECASE)
 _RUNS = re.compile(r"\b(?:CALL|DO|EXEC|EXECUTE)\b", re.IGNORECASE)
 _VERBS = ("UPDATE", "REPLACE", "MERGE")
 _ADDS = re.compile(r"INSERT|COPY|LOAD", re.IGNORECASE)
+_ADDED = re.compile(r"\b(?:INSERT|COPY|LOAD)\b", re.IGNORECASE)
 _REPLACES = re.compile(r"\bOR\s+REPLACE\b", re.IGNORECASE)
 _UPSERT = re.compile(r"\bON\s+(CONFLICT\b.*\bDO\s+UPDATE|DUPLICATE\s+KEY\s+UPDATE)\b", _FLAGS)
 #: Where the name of the version says nothing of a stored row: new rows of a MERGE, and answers.
@@ -222,6 +223,15 @@ def tables_added_to(sql: str) -> set[str]:
 def may_write(sql: str) -> bool:
     """Return whether a word changes or deletes stored rows, or runs code. A cheap check."""
     return bool(_CHANGES.search(sql) or _DELETES.search(sql) or _RUNS.search(sql))
+
+
+def text_writes_rows(sql: str) -> bool:
+    """Return whether a word, outside of literals, adds, changes or deletes rows, or runs code."""
+    return _may_add_or_write(sql) and any(_may_add_or_write(one.text) for one in _statements(sql))
+
+
+def _may_add_or_write(sql: str) -> bool:
+    return bool(_ADDED.search(sql)) or may_write(sql)
 
 
 def tables_written(sql: str, names: Collection[str]) -> set[str]:
