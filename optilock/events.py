@@ -134,7 +134,7 @@ class Resolved(_Event):
 class Repeated(_Event):
     """A later attempt of a retry writes the same values as one before it, over others' changes.
 
-    The rows have no resolver that could refuse; see ``repeat_values`` of :func:`optilock.retry`.
+    Their columns are named in ``__version_repeats__`` of the class.
     """
 
     entries: tuple[Entry[Any], ...]

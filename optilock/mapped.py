@@ -189,6 +189,26 @@ class Facts:
         return frozenset(self._named_in("__version_commutes__"))
 
     @cached_property
+    def of_each_write(self) -> frozenset[str]:
+        """The attributes that each write sets: of ``onupdate``, and of the last change."""
+        return self.last_change.union(
+            name
+            for name, column in self.columns.items()
+            if column.onupdate is not None or column.server_onupdate is not None
+        )
+
+    @cached_property
+    def repeats(self) -> frozenset[str]:
+        """The attributes of ``__version_repeats__``, of the class and those above it."""
+        line = (vars(cls) for cls in self.mapper.class_.__mro__)
+        return frozenset(
+            behind
+            for names in line
+            for name in names.get("__version_repeats__", ())
+            for behind in self.behind(name)
+        )
+
+    @cached_property
     def last_change(self) -> frozenset[Any]:
         """The attributes of the author and the time of the last change: each write sets them."""
         options = ("__version_author__", "__version_time__")

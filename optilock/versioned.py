@@ -118,6 +118,9 @@ class Versioned:
         attributes that writers add to (likes, a stock): if nothing else of the row changed, the
         difference is written, ``SET likes = likes + 1``, so such writes never conflict
         (:mod:`optilock.mapping.checks`)
+    ``__version_repeats__``
+        attributes that a later attempt of a retry may set to the same value again, over a change of
+        another transaction (a status that several states lead to, ``max(n, 10)``)
     ``__version_root_of__``
         relationships whose rows count as part of this one: see :mod:`optilock.watched.aggregates`
     ``__version_scopes__``
@@ -149,6 +152,7 @@ class Versioned:
     ] = Counter()
     __version_ignore__: ClassVar[Collection[str]] = ()
     __version_commutes__: ClassVar[Collection[str]] = ()
+    __version_repeats__: ClassVar[Collection[str]] = ()
     __version_root_of__: ClassVar[Collection[str]] = ()
     __version_scopes__: ClassVar[Collection[str | tuple[str, ...]]] = ()
     __merge_together__: ClassVar[Collection[Collection[str]]] = ()

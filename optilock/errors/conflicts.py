@@ -353,9 +353,10 @@ class WouldOverwrite(ConcurrencyError):
     _happened = "changed by another transaction, and a later attempt wanted the same again"
     _refused = "Nothing was written over that change."
     _advice = (
-        "Show the stored row to the author of the value, and take the answer with its version"
-        " (etag_of, expect). To let the last writer win, call overwrite(obj) for the row, or set"
-        ' on_conflict=client_wins, or repeat_values="overwrite" of the retry.'
+        "If a person typed the value, show the stored row to that person, and take the answer with"
+        " its version (etag_of, expect). If the program computed it, name its column in"
+        ' __version_repeats__ of the class, or write repeat_values="overwrite" for the retry. To'
+        " let the last writer win, call overwrite(obj) for the row, or set on_conflict=client_wins."
     )
     _advice_if_verified = _advice_by_key = _advice
 

@@ -225,6 +225,10 @@ def check_options(mapper: Mapper[Any], cls: type[Any]) -> None:
         check_loosened(mapper, name, "__version_ignore__")
     for name in names_in(cls, "__problem_fields__", "attributes", "title"):
         column_named(mapper, name, f"{cls.__name__}.__problem_fields__ names {name!r}, which is")
+    for name in names_in(cls, "__version_repeats__", "attributes", "status"):
+        if not facts(mapper).behind(name):
+            what = f"{cls.__name__}.__version_repeats__ names {name!r}, which is"
+            column_named(mapper, name, what)
     _check_last_change(mapper, cls)
     check_declared(mapper, cls, named_by(mapper, "__version_ignore__"))
     if cls.__version_guard__ is not None:
@@ -242,6 +246,7 @@ _OPTIONS = (
     "__version_token__",
     "__version_ignore__",
     "__version_commutes__",
+    "__version_repeats__",
     "__version_root_of__",
     "__version_scopes__",
     "__version_guard__",

@@ -13,7 +13,7 @@ from typing import Any
 
 from optilock import events
 from optilock.exactly_once.errors import AlreadyDone
-from optilock.watched.guard.repeats import RunningAttempt
+from optilock.watched.guard.running_attempts import RunningAttempt
 from optilock.watched.session.record import record_of
 
 

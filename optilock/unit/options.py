@@ -28,7 +28,7 @@ from optilock.unit.reading import LockingPart
 from optilock.unit.retries import Hook, On, Policy
 from optilock.unit.round_trips import Pipelined, PipelinedPart, ShortPart, check_pipelined
 from optilock.unit.strategies import ADAPTIVE, OPTIMISTIC, PESSIMISTIC, Strategy, check_strategy
-from optilock.watched.guard.repeats import RepeatValues
+from optilock.watched.guard.running_attempts import RepeatValues
 
 
 class UnitOptionsWithoutIsolation(TypedDict, total=False):

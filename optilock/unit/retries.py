@@ -23,8 +23,8 @@ A fixed wait with a little jitter would keep them together
 (https://aws.amazon.com/blogs/architecture/exponential-backoff-and-jitter/).
 
 Each attempt computes its values from the rows that it reads. A value that a person has typed is the
-same in each attempt. If an attempt writes it over another user's change, which its author has not
-seen, the row's resolver decides, and :class:`optilock.WouldOverwrite` is final
+same in each attempt. An attempt that would write it over another user's change, which its author
+has not seen, raises :class:`optilock.WouldOverwrite`, unless the row's resolver wants that value
 (:mod:`optilock.watched.guard.repeats`). Such a value needs a tag (:func:`optilock.expect`).
 
 Edges: inside a running unit of work a retry runs once and lets the error out, because a part of a
@@ -57,7 +57,7 @@ from optilock.unit.failures import name_of_failed, report_failures, reported_end
 from optilock.unit.refused_locks import is_of_added_lock
 from optilock.unit.repeatable import is_async, require_repeatable, returned_by
 from optilock.unit.running_units import begin_attempt, end_attempt, inside_unit
-from optilock.watched.guard.repeats import (
+from optilock.watched.guard.running_attempts import (
     RepeatValues,
     Rows,
     RunningAttempt,
@@ -98,9 +98,9 @@ def retry(function: Callable[P, R] | None = None, /, **options: Any) -> Any:
     ``deadline``: seconds or timedelta from the first attempt; no attempt begins after it.
     ``wait_initial``, ``wait_max``: seconds or timedelta (0.02, 1), :mod:`~optilock.unit.retries`.
     ``before_retry``: called with an :class:`optilock.events.Retry` before each wait.
-    ``repeat_values``: for a later attempt that writes the same value over a change that its author
-    has not seen, ``"refuse"`` raises :class:`optilock.WouldOverwrite`, ``"overwrite"`` lets it
-    pass, and None asks the row's resolver; without a resolver it passes.
+    ``repeat_values``: a later attempt that writes the same value over a change that its author has
+    not seen raises :class:`optilock.WouldOverwrite` (None or ``"refuse"``), unless the row's
+    resolver wants that value. ``"overwrite"`` lets it pass.
     ``idempotent``: True runs an attempt again after a part of it was stored by a unit, session or
     queue of its own. By default its error comes out, with a note.
 
@@ -168,7 +168,7 @@ class Policy:
         if self.repeat_values not in (None, *get_args(RepeatValues)):
             raise ConfigurationError(
                 f'repeat_values={self.repeat_values!r} is no choice: write "refuse" or'
-                ' "overwrite", or leave it out, so that the row\'s resolver decides.'
+                ' "overwrite", or omit it.'
             )
 
     def run(
@@ -328,11 +328,10 @@ class Run:
     def begin_attempt(self) -> tuple[RunningAttempt, RunningAttempt | None]:
         """Begin the attempt here; return it and the outer one."""
         begun, around = begin_attempt(self.number, self.started, self.name)
-        mode = self._policy.repeat_values
-        if mode == "overwrite":
+        if self._policy.repeat_values == "overwrite":
             begun.remembers = False
         elif self._wanted or (around is not None and around.repeats is not None):
-            begun.repeats = repeats_of(self._wanted, mode, around)
+            begun.repeats = repeats_of(self._wanted, around)
         return begun, around
 
     def remember(self, over: RunningAttempt, around: RunningAttempt | None, *, again: bool) -> None:

@@ -46,6 +46,10 @@ older values. The WHERE of an UPDATE or DELETE by the program names only the key
 `guard_statements(engine, "forbid")` \
 [refuses](../how-to/conflicts/statements.md#find-code-that-goes-around-the-version)
 the statements and the SQL text of all sessions of an engine, including plain ones.
+
+A unit that runs again writes no value over a change that its author has not seen: \
+[`WouldOverwrite`](../how-to/sessions/retry.md#a-value-that-is-wanted-again). Its \
+`update()` statements are not compared.
 """
 
 _TAIL = """\

@@ -29,6 +29,6 @@ running flush, and the rows that missed.
     :mod:`settlement` settles every conflict: :mod:`decisions` asks the resolvers, and
     :mod:`corrections` are written, or the edits of refused rows are kept. Where the database ended
     the transaction, perhaps at COMMIT, :mod:`ended_transactions` finds the rows that moved. In a
-    later attempt of a retry, values that :mod:`repeats` has recorded are compared first. An attempt that has
-    committed anything (:mod:`stored_work`) has no later one.
+    later one of :mod:`running_attempts`, values that :mod:`repeats` has recorded are compared
+    first. An attempt that has committed anything (:mod:`stored_work`) has no later one.
 """

@@ -72,7 +72,8 @@ from optilock.watched.guard.refusals import (
     refuse_two_classes,
     refuse_unread,
 )
-from optilock.watched.guard.repeats import attempt_here, judge
+from optilock.watched.guard.repeats import judge, note_assigned, note_listeners
+from optilock.watched.guard.running_attempts import attempt_here
 from optilock.watched.guard.settlement import conclude, settle
 from optilock.watched.guard.sums import return_to_read_versions
 from optilock.watched.rows.seen import read_before_delete
@@ -104,6 +105,8 @@ def guarded_flush(original: Callable[..., None]) -> Callable[..., None]:
             touch_again(self)
         record.flushing = True
         try:
+            if (attempt := attempt_here.get()) is not None and attempt.repeats is not None:
+                note_assigned(self)
             if objects or not is_plain or not _flush_changed_columns(self):
                 original(self, objects)
         except (DBAPIError, ObjectDeletedError) as error:
@@ -257,6 +260,8 @@ def before_flush(session: Session, uow: Any, objects: Any) -> None:
             except DBAPIError as error:
                 # Raised here, it would leave a session that takes its transaction for alive.
                 running.broken = error
+        if (attempt := attempt_here.get()) is not None and attempt.repeats is not None:
+            note_listeners(session)
         replace_execute(uow)
 
 

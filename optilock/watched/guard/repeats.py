@@ -4,13 +4,15 @@ Attempt 1 has read O, wants X, and fails. Attempt 2 reads D, which another trans
 in the meantime, and wants X again. Then X was hardly made from the value read: a user has typed it,
 and has seen O. So a value that is wanted again is judged *as if attempt 1 still held it*: an
 :class:`~optilock.errors.Entry` of O, X and D goes to the row's own resolver. If the resolver
-refuses it, or would store another value, :class:`~optilock.errors.WouldOverwrite` is raised, which
-no retry runs again. This one rule covers ignored columns, columns that belong together, policies
-for a field, ``overwrite()`` and policies for deletes.
+refuses it, or would store another value, or if there is none, then
+:class:`~optilock.errors.WouldOverwrite` is raised, which no retry runs again. This one rule covers
+ignored columns, columns that belong together, policies for a field, ``overwrite()`` and policies
+for deletes.
 
-A row without a resolver, or with ``reject``, is written, and listeners get
-:class:`optilock.events.Repeated`. ``repeat_values="refuse"`` refuses such a row as well, and
-``"overwrite"`` checks nothing.
+Some columns are written again: those of ``__version_author__``, ``__version_time__`` and an
+``onupdate``; those that listeners of the flush (``before_flush``, ``before_update``) have set; and
+those of ``__version_repeats__``, of which listeners get :class:`optilock.events.Repeated`.
+``repeat_values="overwrite"`` checks nothing.
 
 *Remembered* are the wanted values of an attempt in which something fails. A flush whose rows miss
 remembers these (:func:`remember_missed`); if it refuses them, it remembers all of its rows, because
@@ -33,11 +35,10 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from contextvars import ContextVar
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal, NamedTuple
+from dataclasses import replace
+from typing import Any, NamedTuple
 
-from sqlalchemy.orm import RelationshipDirection, Session
+from sqlalchemy.orm import NO_VALUE, RelationshipDirection, Session
 from sqlalchemy.orm.attributes import instance_state
 
 from optilock import events
@@ -49,27 +50,20 @@ from optilock.serialize import without_handled
 from optilock.watched.guard.decisions import ask_resolver, resolver_for, rule_of
 from optilock.watched.guard.ended_transactions import attempt_of_write, attempts_in, remember
 from optilock.watched.guard.records import Flush
+from optilock.watched.guard.running_attempts import (
+    Key,
+    Rows,
+    RunningAttempt,
+    WantedRow,
+    add_wanted,
+    attempt_here,
+)
 from optilock.watched.rows.entries import Attempt, detached_copy, entry_of, has_moved
 from optilock.watched.rows.stored import Values
 from optilock.watched.session.connections import engine_to_write
 from optilock.watched.session.record import SessionRecord, record_of
 
 _log = logging.getLogger("optilock")
-
-#: What ``repeat_values=`` takes; None: the row's resolver decides.
-RepeatValues = Literal["refuse", "overwrite"]
-#: A row of a database.
-Key = tuple[Any, Place]
-
-
-class WantedRow(NamedTuple):
-    """The values that an attempt wanted in a row, and the row that it found instead."""
-
-    side: Attempt
-    stored: Values | None = None
-
-
-Rows = dict[Key, WantedRow]
 
 
 class FirstRead(NamedTuple):
@@ -79,85 +73,6 @@ class FirstRead(NamedTuple):
     read: Values
     #: What was wanted again.
     again: set[str]
-
-
-@dataclass(frozen=True, eq=False)
-class Repeats:
-    """The values that earlier attempts wanted."""
-
-    mode: RepeatValues | None
-    rows: Rows
-
-
-def repeats_of(wanted: Rows, mode: RepeatValues | None, around: RunningAttempt | None) -> Repeats:
-    """For an attempt: what its run wanted before, and the run around it."""
-    outer = Repeats(None, {}) if around is None or around.repeats is None else around.repeats
-    rows = dict(outer.rows)
-    add_wanted(rows, wanted)
-    return Repeats(mode or outer.mode, rows)
-
-
-def add_wanted(known: Rows, more: Rows) -> None:
-    """Add rows: each with the values wanted last, and those read when it was wanted first.
-
-    An attempt that fails has not shown to anybody what it has read.
-    """
-    for key, wanted in more.items():
-        known[key] = _newest(known[key], wanted) if key in known else wanted
-
-
-def _newest(before: WantedRow, now: WantedRow) -> WantedRow:
-    first, last, known = before.side, now.side, facts(now.side.mapper)
-    if first.action != last.action:
-        return now
-    if last.action == "delete":
-        return before
-    wanted = {**first.changes, **last.changes}
-    older = {name for name in first.changes if known.same(name, first.changes[name], wanted[name])}
-    if not older:
-        return now
-    original = {name: value for name, value in last.original.items() if name not in older}
-    of_first = {*older, known.token} & first.original.keys()
-    original.update((name, first.original[name]) for name in of_first)
-    return WantedRow(replace(last, original=original, changes=wanted), now.stored)
-
-
-@dataclass(eq=False)
-class RunningAttempt:
-    """One attempt of a retry: its number, from 1, and when the first began."""
-
-    number: int
-    #: ``time.monotonic()``, in seconds.
-    started: float
-    owner: object
-    #: In events: that of the unit, or of the decorated function.
-    name: str | None = None
-    #: A unit in it was stored, and failed afterwards: another attempt would store it twice.
-    stored: bool = False
-    #: What was wanted before; None in a first attempt.
-    repeats: Repeats | None = None
-    #: Whether the next attempt gets the values that this one wanted.
-    remembers: bool = True
-    #: What this one wanted of the rows of a flush, or a transaction, that has failed.
-    wanted: Rows = field(default_factory=dict)
-    #: What it has stored (:mod:`optilock.watched.guard.stored_work`).
-    stored_work: list[Any] = field(default_factory=list)
-    #: The number of its first transaction that failed.
-    failed_since: int | None = None
-    #: The units in it that failed (:mod:`optilock.unit.failures`).
-    failed: tuple[events.Failed, ...] = ()
-
-    def failed_in(self, number: int) -> None:
-        """Note that the transaction with this number failed."""
-        if self.failed_since is None or number < self.failed_since:
-            self.failed_since = number
-
-    def over(self) -> None:
-        """End the attempt: a copy of its context is outside of it from now on."""
-        self.repeats, self.remembers = None, False
-
-
-attempt_here: ContextVar[RunningAttempt | None] = ContextVar("optilock_attempt", default=None)
 
 
 # -- remembering -----------------------------------------------------------------------------------
@@ -294,10 +209,35 @@ def _key(session: Session, side: Attempt) -> Key:
     return engine_to_write(session, side.mapper).dialect, side.place
 
 
+#: Instead of a value: what a foreign key gets is set by the flush itself, and not by a listener.
+_BY_FLUSH = object()
+
+
+def note_assigned(session: Session) -> None:
+    """Note the values with which a flush of a later attempt begins, before its listeners."""
+    record_of(session).assigned = {
+        state: dict(state.dict) for state in map(instance_state, session.dirty)
+    }
+
+
+def note_listeners(session: Session) -> None:
+    """Note that the listeners before the flush have run: from here on it sets foreign keys."""
+    assigned = record_of(session).assigned
+    for state in map(instance_state, session.dirty):
+        before = assigned.setdefault(state, {})
+        for name, column in facts(state.mapper).columns.items():
+            if column.foreign_keys and _is_as_before(before, state, name):
+                before[name] = _BY_FLUSH
+
+
+def _is_as_before(before: Mapping[str, Any], state: State, name: str) -> bool:
+    return before.get(name, NO_VALUE) is state.dict.get(name, NO_VALUE)
+
+
 # -- judging ---------------------------------------------------------------------------------------
 
 
-def judge(flush: Flush, repeats: Repeats) -> None:
+def judge(flush: Flush, repeats: Rows) -> None:
     """Judge the rows of a later attempt's flush that an attempt before it wanted to write.
 
     Raises:
@@ -313,9 +253,11 @@ def judge(flush: Flush, repeats: Repeats) -> None:
             continue
         entry, ours = repeated
         resolver = resolver_for(rule_of(ours.place, record), entry.model)
-        if repeats.mode is None and (resolver is None or resolver is reject):
+        if not (open_names := entry.conflicting - facts(ours.mapper).repeats) and entry.conflicting:
             reported.append(entry)
-        elif (reason := _why_not(entry, ours, resolver)) is not None:
+            continue
+        entry = replace(entry, conflicting=open_names)
+        if (reason := _why_not(entry, ours, resolver)) is not None:
             refused.append((entry, reason))
     if refused:
         raise events.report(_would_overwrite(refused))
@@ -323,16 +265,16 @@ def judge(flush: Flush, repeats: Repeats) -> None:
         events.emit(lambda: events.Repeated(tuple(reported)))
 
 
-def _repeated(flush: Flush, repeats: Repeats, found: Attempt) -> tuple[Entry[Any], Attempt] | None:
+def _repeated(flush: Flush, repeats: Rows, found: Attempt) -> tuple[Entry[Any], Attempt] | None:
     """Return the entry of a row that is wanted again over a change of others, and our side."""
     record, key = flush.record, _key(flush.session, found)
-    then = repeats.rows.get(key)
+    then = repeats.get(key)
     if then is None or then.side.action != found.action:
         return None
     if record.promises and record.promises.demand(found.place):
         return None  # a client that names the version has seen it
     ours, again = _read_first(record, key, then, found)
-    entry = _entry(then, ours, again)
+    entry = _entry(then, ours, _without_set_by_flush(flush, found, again))
     if entry is None or decide_by_policy(entry, record.on_delete) is not None:
         return None
     return entry, ours
@@ -352,13 +294,28 @@ def _read_first(
     return ours, again
 
 
+def _without_set_by_flush(flush: Flush, found: Attempt, again: Values) -> Values:
+    """Return the values without those that a listener of the flush has set."""
+    state = flush.states_of(found.place[0]).get(found.identity)
+    if state is None:
+        return again
+    before, columns = flush.record.assigned.get(state), facts(state.mapper).columns
+    if before is None:
+        return {name: value for name, value in again.items() if columns[name].foreign_keys}
+    return {
+        name: value
+        for name, value in again.items()
+        if before.get(name) is _BY_FLUSH or _is_as_before(before, state, name)
+    }
+
+
 def forget_stored(record: SessionRecord) -> None:
     """COMMIT: values that were wanted again are stored, and what follows is this attempt's own."""
     attempt, judged = attempt_here.get(), record.read_first()
     record.forget_read_first()
     if attempt is None or attempt.repeats is None:
         return
-    rows = attempt.repeats.rows
+    rows = attempt.repeats
     for key, row in judged.items():
         then = rows.pop(key, None)
         if then is not None:
@@ -367,13 +324,13 @@ def forget_stored(record: SessionRecord) -> None:
 
 
 def _again(side: Attempt, ours: Attempt) -> Values:
-    """Return the values that are wanted again; a signature is each attempt's own."""
+    """Return the values that are wanted again; what each write sets is each attempt's own."""
     known = facts(ours.mapper)
     return {
         name: value
         for name, value in ours.changes.items()
         if name in side.changes
-        and name not in known.last_change
+        and name not in known.of_each_write
         and not isinstance(value, Computed)
         and known.columns[name] not in known.commuting
         and known.same(name, value, side.changes[name])
@@ -408,7 +365,7 @@ def _why_not(entry: Entry[Any], ours: Attempt, resolver: Callable[..., Any] | No
     """Return a note of the reason against the write; ``None``: the resolver wants the same."""
     if resolver is client_wins:
         return None
-    if resolver is None or entry.conflicting - (entry.database or {}).keys():
+    if resolver in (None, reject) or entry.conflicting - (entry.database or {}).keys():
         return ""
     answer = ask_resolver(entry, resolver, [entry])
     if isinstance(answer, ConcurrencyError):

@@ -28,7 +28,8 @@ from optilock.watched.guard.ended_transactions import guard_commit
 from optilock.watched.guard.ended_transactions import remember as remember_side
 from optilock.watched.guard.flush import after_flush
 from optilock.watched.guard.refusals import refuse_guarded_writes
-from optilock.watched.guard.repeats import attempt_here, forget_stored, remember_wanted
+from optilock.watched.guard.repeats import forget_stored, remember_wanted
+from optilock.watched.guard.running_attempts import attempt_here
 from optilock.watched.guard.stored_work import note_commit, note_rollback
 from optilock.watched.rows.rolled_back import (
     give_back_versions,

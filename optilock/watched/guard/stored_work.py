@@ -34,7 +34,7 @@ from sqlalchemy.orm import Mapper
 from optilock.conditions.write import Write
 from optilock.errors import ConcurrencyError
 from optilock.mapped import Place, facts, place_of
-from optilock.watched.guard.repeats import RunningAttempt, attempt_here
+from optilock.watched.guard.running_attempts import RunningAttempt, attempt_here
 from optilock.watched.session.record import SessionRecord
 from optilock.watched.session.values import SentStatement
 

@@ -140,6 +140,8 @@ class FlushRecord:
     flush: Any = None
     #: The next flush is the last one of its transaction: its writes may go with COMMIT.
     ending_now: bool = False
+    #: Objects, and the values assigned to them before the listeners of the flush that runs.
+    assigned: dict[Any, dict[str, Any]]
     #: Connections whose guard triggers let versions stay, for the running flush.
     announced: tuple[Connection, ...] = ()
 
