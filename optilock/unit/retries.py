@@ -57,6 +57,7 @@ from optilock.unit.failures import name_of_failed, report_failures, reported_end
 from optilock.unit.refused_locks import is_of_added_lock
 from optilock.unit.repeatable import is_async, require_repeatable, returned_by
 from optilock.unit.running_units import begin_attempt, end_attempt, inside_unit
+from optilock.watched.guard.outside_edits import put_back
 from optilock.watched.guard.running_attempts import (
     RepeatValues,
     Rows,
@@ -318,6 +319,9 @@ class Run:
         wait = self._policy.wait_after(self.number, self.started, ended, at_once=at_once)
         if wait is None:
             return self._give_up(error, ended, note=True)
+        if (lost := put_back(attempt)) is not None:
+            error.add_note(lost)
+            return self._give_up(error, ended, note=self.number > 1)
         self._wait = wait
         name = self.name or name_of_failed(attempt)
         self._policy.announce(events.Retry(self.number, wait, error, name))
@@ -342,10 +346,13 @@ class Run:
             add_wanted(self._wanted, over.wanted)
             add_wanted(around.wanted, self._wanted)
 
-    def hand_over_stored(self, over: RunningAttempt, around: RunningAttempt | None) -> None:
-        """Let the outer run know what an attempt has stored."""
-        if around is not None and not self._policy.idempotent:
+    def hand_over(self, over: RunningAttempt, around: RunningAttempt | None) -> None:
+        """Let the outer run know what an attempt has stored, and what was edited before it."""
+        if around is None:
+            return
+        if not self._policy.idempotent:
             around.stored_work += over.stored_work
+        around.edited = {**over.edited, **around.edited}
 
     @property
     def begun(self) -> int:
@@ -392,7 +399,7 @@ class Attempt:
             return False
         ours, around = self._running
         end_attempt(ours, around)
-        self._run.hand_over_stored(ours, around)
+        self._run.hand_over(ours, around)
         if error is None and not ours.failed:
             return False
         # CancelledError, KeyboardInterrupt, SystemExit and GeneratorExit are no Exception.

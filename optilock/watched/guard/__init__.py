@@ -30,5 +30,6 @@ running flush, and the rows that missed.
     :mod:`corrections` are written, or the edits of refused rows are kept. Where the database ended
     the transaction, perhaps at COMMIT, :mod:`ended_transactions` finds the rows that moved. In a
     later one of :mod:`running_attempts`, values that :mod:`repeats` has recorded are compared
-    first. An attempt that has committed anything (:mod:`stored_work`) has no later one.
+    first. An attempt that has committed anything (:mod:`stored_work`) has no later one, and
+    :mod:`outside_edits` are put back before it.
 """

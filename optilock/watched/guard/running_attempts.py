@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
 from optilock import events
-from optilock.mapped import Place, facts
+from optilock.mapped import Place, State, facts
 from optilock.watched.rows.entries import Attempt
 from optilock.watched.rows.stored import Values
 
@@ -83,6 +83,8 @@ class RunningAttempt:
     wanted: Rows = field(default_factory=dict)
     #: What it has stored (:mod:`optilock.watched.guard.stored_work`).
     stored_work: list[Any] = field(default_factory=list)
+    #: Objects that were edited before it (:mod:`optilock.watched.guard.outside_edits`).
+    edited: dict[State, Any] = field(default_factory=dict)
     #: The number of its first transaction that failed.
     failed_since: int | None = None
     #: The units in it that failed (:mod:`optilock.unit.failures`).

@@ -27,6 +27,7 @@ from optilock.watched.guard.connection import intercept
 from optilock.watched.guard.ended_transactions import guard_commit
 from optilock.watched.guard.ended_transactions import remember as remember_side
 from optilock.watched.guard.flush import after_flush
+from optilock.watched.guard.outside_edits import note_edited
 from optilock.watched.guard.refusals import refuse_guarded_writes
 from optilock.watched.guard.repeats import forget_stored, remember_wanted
 from optilock.watched.guard.running_attempts import attempt_here
@@ -134,6 +135,13 @@ def _after_rollback(session: Session) -> None:
             record.ending.over()
 
 
+def _attached(session: Session, obj: Any) -> None:
+    """Handle a detached object that was added to the session."""
+    note_attached(session, obj)
+    if attempt_here.get() is not None:
+        note_edited(obj)
+
+
 def _revived(session: Session, obj: Any) -> None:
     """Give a deleted object its version back, after the rollback and before it is expired."""
     record = record_of(session)
@@ -153,7 +161,7 @@ def _inserted_in_vain(session: Session, obj: Any) -> None:
 
 #: The listeners of a watched session class, by event.
 LISTENERS: dict[str, Callable[..., object]] = {
-    "detached_to_persistent": note_attached,
+    "detached_to_persistent": _attached,
     "deleted_to_persistent": _revived,
     "persistent_to_transient": _inserted_in_vain,
     "after_begin": _after_begin,
