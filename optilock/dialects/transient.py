@@ -37,7 +37,13 @@ from sqlalchemy.orm.exc import StaleDataError
 
 from optilock.dialects import database_of_error
 from optilock.dialects.causes import Cause
-from optilock.errors import NotCommitted, NotWritten, PreconditionFailed, WouldOverwrite
+from optilock.errors import (
+    MovedByOwnStatement,
+    NotCommitted,
+    NotWritten,
+    PreconditionFailed,
+    WouldOverwrite,
+)
 from optilock.undocumented.connections import (
     error_before_rollback,
     is_not_from_commit,
@@ -45,6 +51,8 @@ from optilock.undocumented.connections import (
     is_raised_while_setting_options,
 )
 
+#: What every run of a unit would meet: no ``on=`` of a retry accepts it.
+FINAL = (WouldOverwrite, MovedByOwnStatement)
 _PASSING = frozenset(Cause) - {Cause.UNKNOWN_OUTCOME, Cause.OTHER}
 
 
@@ -55,10 +63,11 @@ def is_transient(error: BaseException) -> bool:
     timeouts, connections lost before COMMIT, ``NotCommitted``, connects that found no server, and
     tables that were altered under a prepared statement. False for everything else, among it a
     password or a database that the server does not know, ``PreconditionFailed``, ``NotWritten``,
-    ``WouldOverwrite``, ``CommitOutcomeUnknown``, a statement timeout and a violated constraint.
+    ``WouldOverwrite``, ``MovedByOwnStatement``, ``CommitOutcomeUnknown``, a statement timeout and a
+    violated constraint.
     """
     error = error_before_rollback(error)
-    if isinstance(error, (PreconditionFailed, NotWritten, WouldOverwrite)):
+    if isinstance(error, (PreconditionFailed, NotWritten, *FINAL)):
         return False
     if isinstance(error, (StaleDataError, NotCommitted)):
         return True

@@ -16,6 +16,7 @@
     ├── ConcurrencyError (StaleDataError)   another transaction changed the rows: see ``.entries``
     │   ├── PreconditionFailed              ... and the caller had demanded a version (HTTP 412)
     │   ├── LinkGone                        ... and removed a many-to-many link; without entries
+    │   ├── MovedByOwnStatement             ... no: a statement of this transaction did
     │   └── WouldOverwrite                  ... and a retry wants the same value once more (409)
     ├── NotWritten (StaleDataError)         a trigger, rule or policy prevented the write (403)
     ├── UnguardedStatement                  a statement that ignores versions was forbidden
@@ -74,6 +75,7 @@ from optilock.errors.conflicts import Computed as Computed
 from optilock.errors.conflicts import (
     ConcurrencyError,
     LinkGone,
+    MovedByOwnStatement,
     NotWritten,
     PreconditionFailed,
     WouldOverwrite,
@@ -101,6 +103,7 @@ __all__ = [
     "ConditionNotCompared",
     "ConfigurationError",
     "LinkGone",
+    "MovedByOwnStatement",
     "NotCommitted",
     "NotFound",
     "NotWritten",

@@ -361,6 +361,23 @@ class WouldOverwrite(ConcurrencyError):
     _advice_if_verified = _advice_by_key = _advice
 
 
+class MovedByOwnStatement(ConcurrencyError):
+    """An object is older than its row, because a statement of its own transaction has moved that.
+
+    No other transaction was there, and each run would end so. The error is never transient, and no
+    ``on=`` of a retry runs the unit again.
+    """
+
+    _happened = "changed by a statement of this transaction itself after it had read {them}"
+    _advice = (
+        "Refresh the object after the statement (session.refresh(obj)) and before the edit; or"
+        " write update(Class) without synchronize_session=False in a watched session, whose objects"
+        " follow it; or make the change on the object."
+    )
+    _advice_if_verified = _advice_by_key = _advice
+    _advice_if_gone = dict.fromkeys(("update", "delete", "verify"), _advice)
+
+
 class LinkGone(ConcurrencyError):
     """Link rows that were to be deleted were gone: another transaction has deleted them.
 

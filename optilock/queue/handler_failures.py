@@ -10,7 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from optilock.errors import ConfigurationError, WouldOverwrite
+from optilock.dialects.transient import FINAL
+from optilock.errors import ConfigurationError
 from optilock.queue.errors import MessageNotFound, ReceiptExpired
 
 #: The most characters that are stored.
@@ -57,7 +58,7 @@ def failure_of(error: object) -> Failure:
         kind,
         _storable(f"{kind}: {_text_of(raised)}"),
         raised,
-        final=issubclass(its_class, WouldOverwrite),
+        final=issubclass(its_class, FINAL),
         lost=_lost_by(raised),
     )
 

@@ -44,8 +44,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast, get_args, overload
 
 from optilock import events
-from optilock.dialects.transient import is_transient
-from optilock.errors import CommitOutcomeUnknown, ConfigurationError, WouldOverwrite
+from optilock.dialects.transient import FINAL, is_transient
+from optilock.errors import CommitOutcomeUnknown, ConfigurationError
 from optilock.unit.durations import (
     Seconds,
     full_jitter,
@@ -234,7 +234,7 @@ class Policy:
     def deserves(self, error: Exception) -> bool:
         """Return whether ``on`` accepts the error; an error of ``on`` itself comes out."""
         predicate: Predicate = vars(self)["_predicate"]
-        return not isinstance(error, WouldOverwrite) and bool(predicate(error))
+        return not isinstance(error, FINAL) and bool(predicate(error))
 
     def wait_after(
         self, number: int, started: float, ended: float, *, at_once: bool

@@ -146,6 +146,8 @@ def problem_of(error: BaseException, *, etags: ETags = PLAIN) -> Problem | None:
             return NOT_COMPARED.problem()
         case errors.NotFound() | errors.CommitOutcomeUnknown() | errors.NotWritten():
             return next(kind for cls, kind in _PLAIN_KINDS if isinstance(error, cls)).problem()
+        case errors.MovedByOwnStatement():
+            return None  # a fault of the program, which another request meets as well
         case StaleDataError():
             return _of_conflict(error, etags)
     if is_transient(error):

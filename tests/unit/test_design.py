@@ -206,8 +206,7 @@ def test_the_way_of_a_retry(engine: Engine) -> None:
     def rename(session: Session) -> None:
         session.get_one(Page, 1).title = "ours"
         while others:
-            session.connection().exec_driver_sql(
-                "UPDATE pages SET version = version + 1 WHERE id = ?", (others.pop(),)
-            )
+            of_driver: Any = session.connection().connection.driver_connection  # which is not seen
+            of_driver.execute(f"UPDATE pages SET version = version + 1 WHERE id = {others.pop()}")
 
     assert_in_order(way("How a unit is retried"), called_by(rename))

@@ -136,6 +136,7 @@ def test_a_unit_has_a_text_as_its_name(sessions, name):
 MAKERS = {
     "ConcurrencyError",
     "PreconditionFailed",
+    "MovedByOwnStatement",
     "WouldOverwrite",
     "LinkGone",
     "conflict_of",
@@ -146,6 +147,7 @@ REPORTED_BY = {
     "conflict_of": "its callers",
     # Settled or refused with others: the end of the flush reports all of its rows before.
     "decide": "settle",
+    "told_as_own": "settle",
     "ask_resolver": "settle",
     "_refused": "settle",
     "_rejected": "settle",

@@ -31,5 +31,6 @@ running flush, and the rows that missed.
     the transaction, perhaps at COMMIT, :mod:`ended_transactions` finds the rows that moved. In a
     later one of :mod:`running_attempts`, values that :mod:`repeats` has recorded are compared
     first. An attempt that has committed anything (:mod:`stored_work`) has no later one, and
-    :mod:`outside_edits` are put back before it.
+    :mod:`outside_edits` are put back before it. A row that a statement of the transaction has moved
+    (:mod:`own_statements`) is no other transaction's.
 """

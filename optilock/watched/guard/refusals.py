@@ -37,6 +37,7 @@ from optilock.undocumented.flushes import states_marked_deleted
 from optilock.watched.guard.connection import listen_in
 from optilock.watched.guard.decisions import decide, resolvers_of
 from optilock.watched.guard.dependents import DeletedRows, has_dependents
+from optilock.watched.guard.own_statements import told_as_own
 from optilock.watched.guard.records import Flush
 from optilock.watched.rows.entries import Missed, equal_to_stored, stale_relationships
 from optilock.watched.rows.locked import note_locked
@@ -189,6 +190,8 @@ def _settle(flush: Flush, missed: list[Missed], objects: Any) -> None:
         if row.problem is not None:
             raise row.problem
     error = decide(missed, flush.record) or _without_parents(flush, missed)
+    if error is not None:
+        error = told_as_own(flush.session, missed, error)
     if type(error) in (ConcurrencyError, PreconditionFailed):
         assert isinstance(error, ConcurrencyError)
         error = _with_all(flush, error, missed, objects)

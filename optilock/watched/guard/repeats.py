@@ -11,7 +11,7 @@ for deletes.
 
 Some columns are written again: those of ``__version_author__``, ``__version_time__`` and an
 ``onupdate``; those that listeners of the flush (``before_flush``, ``before_update``) have set; and
-those of ``__version_repeats__``, of which listeners get :class:`optilock.events.Repeated`.
+those of ``__version_repeats__``, which listeners get as :class:`optilock.events.Repeated`.
 ``repeat_values="overwrite"`` checks nothing.
 
 *Remembered* are the wanted values of an attempt in which something fails. A flush whose rows miss

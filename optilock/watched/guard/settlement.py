@@ -40,6 +40,7 @@ from optilock.watched.guard.dependents import (
     has_deleted_parent,
     has_dependents,
 )
+from optilock.watched.guard.own_statements import told_as_own
 from optilock.watched.guard.records import Flush, with_sqlalchemys_message
 from optilock.watched.guard.repeats import remember_missed
 from optilock.watched.rows.entries import (
@@ -72,6 +73,7 @@ def settle(flush: Flush) -> None:
         _tell_written(flush)
         events.emit(lambda: events.Resolved(conflict, resolvers_of(flush.misses, flush.record)))
         return
+    error = told_as_own(flush.session, flush.misses, error)
     if isinstance(error, StaleDataError):
         with_sqlalchemys_message(error, flush.short)
     if isinstance(error, ConcurrencyError):

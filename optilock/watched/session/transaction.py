@@ -28,6 +28,8 @@ from optilock.watched.session.values import (
 )
 
 _numbers = count(1)
+#: So many statements of a transaction are known.
+_MOST_STATEMENTS = 20
 
 
 class TransactionRecord:
@@ -59,6 +61,8 @@ class TransactionRecord:
 
     #: The running transaction has sent a statement that changes rows, and is no row of a flush.
     wrote_more: bool = False
+    #: Statements of the program that the running transaction has sent, and that change rows.
+    own_statements: list[Any] | tuple[()] = ()
     #: Writes of the running transaction, to be read again if the database ends it.
     sent: list[Write]
     #: Those of them that were sums, of rows that others had changed since they were read.
@@ -172,7 +176,7 @@ class TransactionRecord:
         self.decided = True
 
     def _ended(self) -> None:
-        self.decided, self.wrote_more = True, False
+        self.decided, self.wrote_more, self.own_statements = True, False, ()
         self.departed, self._begun, self.root = [], [], None
         self.autocommitting = ()
         if self.conditions is not None:
@@ -262,6 +266,12 @@ class TransactionRecord:
     def has_work(self) -> bool:
         """Return whether COMMIT would store anything."""
         return self.wrote_more or bool(self.sent or self.moved or self.stated or self.compared)
+
+    def note_own_statement(self, statement: Any) -> None:
+        """Note a statement of the program that changes rows."""
+        self.sent_more = self.wrote_more = True
+        if len(self.own_statements) < _MOST_STATEMENTS:
+            self.own_statements = [*self.own_statements, statement]
 
     def move(self, place: Place, before: Any, take_back: Callable[[], None] | None = None) -> None:
         """Note that a statement moved the version of a row, and that an object has followed."""

@@ -143,7 +143,10 @@ def _send_change(call: Call) -> Any:
     if isinstance(call.statement, StatementLambdaElement):
         call = call.with_statement(_resolve(call.statement))
     statement, demands = call.statement, session_record(call.session).demands
-    session_record(call.session).note_other_statement(writes=writes_rows(statement))
+    record = session_record(call.session)
+    record.note_other_statement()
+    if writes_rows(statement):
+        record.note_own_statement(statement)
     if is_strict(call.session):
         refuse_unversioned_change(statement)
         if not call.is_by_key or _mapper_of(statement) is None:  # compared row by row
@@ -314,7 +317,7 @@ def _replacements_for(
         if session is None or record.in_statement:
             return native(statement, parameters, **options)
         if writes_rows(statement):
-            record.note_other_statement(writes=True)
+            record.note_own_statement(statement)
         if is_strict(session):
             refuse_unversioned_change(statement)
         if scoped_tables and not is_sent_for_mappers(options):
@@ -331,7 +334,7 @@ def _replacements_for(
     def exec_driver_sql(statement: str, *args: Any, **options: Any) -> Any:
         session = owner()
         if text_writes_rows(statement):
-            record.note_other_statement(writes=True)
+            record.note_own_statement(statement)
         if session is not None and is_strict(session):
             refuse_unguarded_text(statement, connection.dialect)
         if record.demands is not None and session is not None:
