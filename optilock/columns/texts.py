@@ -12,10 +12,13 @@ from __future__ import annotations
 
 import json
 import re
+from base64 import b64encode
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
+from hashlib import sha256
 from typing import Any
 from urllib.parse import quote, unquote
 from uuid import UUID
@@ -203,7 +206,24 @@ def dump_values(values: Mapping[str, Any]) -> str:
         TypeError: one of them is of a type that has none.
     """
     found = {name: _written(value) for name, value in values.items()}
-    return json.dumps(found, separators=(",", ":"))
+    return json.dumps(found, separators=(",", ":"), ensure_ascii=False)
+
+
+@dataclass(frozen=True)
+class Digest:
+    """The digest of a value that is too long to be carried."""
+
+    text: str
+
+    @classmethod
+    def of(cls, value: Any) -> Digest:
+        """Return the digest of a value that :func:`dump_values` can write."""
+        text = dump_values({"": value}).encode("utf-8", "surrogatepass")
+        return cls(b64encode(sha256(text).digest()[:15]).decode())
+
+    def is_of(self, value: Any) -> bool:
+        """Return whether it is the digest of this value."""
+        return self == Digest.of(value)
 
 
 def load_values(text: str, enums: Callable[[str], Any]) -> dict[str, Any]:
@@ -272,5 +292,6 @@ _TYPES: dict[type, tuple[str, Callable[[Any], Any], Callable[[Any], Any]]] = {
     set: ("set", _members, _collected(set)),
     frozenset: ("frozenset", _members, _collected(frozenset)),
     tuple: ("tuple", _members, _collected(tuple)),
+    Digest: ("digest", lambda digest: digest.text, Digest),
 }
 _BY_NAME = {name: back for name, _, back in _TYPES.values()}

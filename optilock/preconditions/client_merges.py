@@ -59,7 +59,7 @@ from optilock.preconditions.expectations import (
     missing_row_error,
     row_as_loaded,
 )
-from optilock.preconditions.signed_values import read_seen
+from optilock.preconditions.signed_values import Seen, read_seen
 from optilock.preconditions.version_demands import MISSING_ROW, VersionDemand
 from optilock.resolvers.resolution import DeletePolicies, OnConflict, Resolver
 from optilock.resolvers.rules import check_resolver_for, merge_fields
@@ -70,7 +70,7 @@ from optilock.watched.guard.promises import promise
 from optilock.watched.rows.entries import Attempt, Missed, attempt_of
 from optilock.watched.rows.stored import Values, stored_key
 from optilock.watched.session.connections import connection_to_write, given_session
-from optilock.watched.session.record import note_merged
+from optilock.watched.session.record import note_merged, settle_row
 from optilock.watched.session.values import Promises, RowsOfTransaction
 
 T = TypeVar("T")
@@ -117,35 +117,61 @@ def merge_changes(
                 " merged."
             )
     resolver = check_resolver_for(on_conflict, model, facts(mapper).columns.keys())
-    identity, version, base = _read_signed(session, mapper, pk, seen, etags)
+    identity, found = read_signed(session, mapper, pk, seen, etags)
+    return merge_seen(session, mapper, identity, changes, found, resolver)  # type: ignore[no-any-return]
+
+
+def merge_seen(
+    session: Session,
+    mapper: Mapper[Any],
+    identity: Identity,
+    changes: Mapping[str, Any],
+    seen: Seen,
+    resolver: Resolver,
+    *,
+    once_more: bool = False,
+) -> Any:
+    """Return the object with the changes of a client that has seen these values; as above.
+
+    ``once_more``: if the row moves before the flush, the resolver settles that too.
+    """
+    version = seen.version
     want = VersionDemand(_CALL, version=version, said=True)
     obj = row_to_edit(session, mapper, identity, want)
     state = None if obj is None else inspect(obj)
     loaded = MISSING_ROW if state is None else loaded_version(state, _CALL)
     if state is None or loaded is MISSING_ROW:
-        raise missing_row_error(mapper, identity, "update", want, changes, base)
-    missed = _missed(session, state, loaded, {facts(mapper).token: version, **base}, changes)
+        raise missing_row_error(mapper, identity, "update", want, changes, seen.known({}))
+    stored = row_as_loaded(session, state, attempt_of(state, "update", loaded).original)
+    base = seen.known(stored)
+    missed = None
+    original = {facts(mapper).token: version, **base}
+    if base.keys() != seen.values.keys() or _has_moved(mapper, original, stored):
+        missed = _missed(session, state, stored, original, changes)
     values = (
         normalise_changes(state, changes, base) if missed is None else _settled(missed, resolver)
     )
-    promise(session, state, loaded, demanded=False)
+    if once_more:
+        settle_row(session, place_of(state), resolver)
+    else:
+        promise(session, state, loaded, demanded=False)
     note_merged(session, place_of(state))
     set_values(session, obj, values)
-    return obj  # type: ignore[no-any-return]
+    return obj
 
 
-def _read_signed(
+def read_signed(
     session: Session, mapper: Mapper[Any], pk: Any, seen: str | None, etags: ETags
-) -> tuple[Identity, Any, Values]:
-    """Return the key that the signature names, the version and the values that the client saw."""
+) -> tuple[Identity, Seen]:
+    """Return the key that the signature names, and what the client saw."""
     identity = identity_given(_CALL, mapper, pk)
     try:
-        return identity, *read_seen(_CALL, mapper, identity, seen, etags)
+        return identity, read_seen(_CALL, mapper, identity, seen, etags)
     except BadPrecondition as error:
         if error.status != 400:
             raise
     identity = _as_stored(session, mapper, identity)
-    return identity, *read_seen(_CALL, mapper, identity, seen, etags)
+    return identity, read_seen(_CALL, mapper, identity, seen, etags)
 
 
 def _as_stored(session: Session, mapper: Mapper[Any], identity: Identity) -> Identity:
@@ -156,17 +182,20 @@ def _as_stored(session: Session, mapper: Mapper[Any], identity: Identity) -> Ide
     return stored_key(connection_to_write(session, mapper), mapper, identity) or identity
 
 
-def _missed(
-    session: Session, state: State, loaded: Any, original: Values, changes: Mapping[str, Any]
-) -> Missed | None:
-    """Return the conflict; ``None`` if the row is as it was seen.
+def _has_moved(mapper: Mapper[Any], original: Values, stored: Values) -> bool:
+    """Return whether the row is another than the one that was seen.
 
     With a counter a row that was deleted and inserted again can have the same version.
     """
-    mapper, known = state.mapper, facts(state.mapper)
-    stored = row_as_loaded(session, state, attempt_of(state, "update", loaded).original)
-    if all(n in stored and known.same(n, value, stored[n]) for n, value in original.items()):
-        return None
+    same = facts(mapper).same
+    return not all(n in stored and same(n, one, stored[n]) for n, one in original.items())
+
+
+def _missed(
+    session: Session, state: State, stored: Values, original: Values, changes: Mapping[str, Any]
+) -> Missed:
+    """Return the conflict; a value that is not in ``original`` counts as changed by both."""
+    mapper = state.mapper
     edits = normal_values(
         mapper, values_by_column(mapper, changes), {**stored, **original}, original
     )
@@ -189,7 +218,7 @@ class _Rules:
     on_conflict: OnConflict
     on_delete: DeletePolicies = None
     promises: Promises | None = None
-    overwritten: RowsOfTransaction[None] | None = None
+    settled_by: RowsOfTransaction[Any] | None = None
 
 
 def _settled(missed: Missed, resolver: Resolver) -> Values:

@@ -1,32 +1,30 @@
 """Names, keys and values that a client sends, checked before a database sees them.
 
-A client names normalize_line_ends columns of a row, to change them or to say which values it has
+A client names columns of a row, to change them or to say which values it has
 seen. The primary key, the version and the discriminator are refused, as is any other name, with
 :class:`~optilock.errors.BadEntity`. The same error refuses a value that its column cannot hold
 (:mod:`optilock.columns.values`; the database of the session adds its own limits). A key that no row
 can have is treated as the key of a missing row, without a question to the database.
 
 A form sends texts. An untouched field comes back with CR and LF where LF is stored, as ``"2"`` for
-2, and as ``""`` for NULL. :func:`normal_values` brings each text to the type of its column before
-anything is compared, so that an untouched field is no change. A text that differs gets the line
+2, and as ``""`` for NULL. :func:`normal_values` brings each text to the type of its column
+(:mod:`optilock.columns.form_texts`) before anything is compared, so that an untouched field is no
+change. A text that differs gets the line
 ends of the stored one (:mod:`optilock.resolvers.diff3`). A text that no value of the column has is
 left as it is, for :func:`refuse_unfit` to refuse; so are JSON and the application's own types.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
-from datetime import date, datetime, time
-from decimal import Decimal
 from typing import Any
-from uuid import UUID
 
 import sqlalchemy as sa
 from sqlalchemy.orm import Mapper, Session
 from sqlalchemy.types import TypeEngine
 
+from optilock.columns.form_texts import value_of_text
 from optilock.columns.identities import identity_given
 from optilock.columns.values import can_hold, describe_accepted, surely_holds
 from optilock.dialects import database_of
@@ -257,7 +255,7 @@ def _normal(column: sa.Column[Any], text: str, stored: Any, seen: Any) -> Any:
     known = stored if seen is _UNKNOWN else seen
     if text == "" and seen is None and isinstance(column.type, sa.String):
         return None
-    found = _typed(column, text, known)
+    found = value_of_text(column, text, known)
     if found is not text:
         return known if type(found) is type(known) and found == known else found
     if isinstance(known, str):
@@ -270,101 +268,3 @@ def _with_line_ends(text: str, stored: Any, known: str) -> str:
     if normalize_line_ends(text) == normalize_line_ends(known):
         return known
     return restore_line_ends(text, stored if isinstance(stored, str) else "", known)
-
-
-# -- types -----------------------------------------------------------------------------------------
-
-_WHOLE = re.compile(r"[+-]?\d{1,64}", re.ASCII)
-_NUMBER = re.compile(r"[+-]?(\d{1,400}(\.\d{0,400})?|\.\d{1,400})(e[+-]?\d{1,4})?", re.I | re.ASCII)
-_BOOLEANS = {"true": True, "on": True, "1": True, "false": False, "off": False, "0": False}
-
-
-def _typed(column: sa.Column[Any], text: str, known: Any) -> Any:
-    """Return the value that a text stands for; the text itself if it stands for none."""
-    kind = column.type
-    read = next((read for cls, read in _READ.items() if isinstance(kind, cls)), None)
-    if read is None:
-        return text
-    word = text.strip()
-    if not word:
-        return None if column.nullable and text not in getattr(kind, "enums", ()) else text
-    try:
-        found = read(word, kind, known)
-    except (ValueError, ArithmeticError):
-        return text
-    return text if found is None else found
-
-
-def _integer(word: str, kind: Any, known: Any) -> Any:
-    return int(word) if _WHOLE.fullmatch(word) else None
-
-
-def _number(word: str, kind: Any, known: Any) -> Any:
-    if not _NUMBER.fullmatch(word):
-        return None
-    return Decimal(word) if kind.asdecimal else float(word)
-
-
-def _boolean(word: str, kind: Any, known: Any) -> Any:
-    return _BOOLEANS.get(word.lower())
-
-
-def _enum(word: str, kind: Any, known: Any) -> Any:
-    if kind.enum_class is None or word not in kind.enums:
-        return None
-    return kind.enum_class.__members__.get(word)
-
-
-def _uuid(word: str, kind: Any, known: Any) -> Any:
-    return (
-        UUID(word) if kind.as_uuid and word.lower() in (str(UUID(word)), UUID(word).hex) else None
-    )
-
-
-_TIME = re.compile(r"\d\d:\d\d(:\d\d(\.\d{1,6})?)?", re.ASCII)
-_DAY = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
-_MOMENT = re.compile(rf"{_DAY.pattern}[T ]{_TIME.pattern}(Z|[+-]\d\d:\d\d)?", re.ASCII)
-
-
-def _date(word: str, kind: Any, known: Any) -> Any:
-    return date.fromisoformat(word) if _DAY.fullmatch(word) else None
-
-
-def _datetime(word: str, kind: Any, known: Any) -> Any:
-    found = datetime.fromisoformat(word) if _MOMENT.fullmatch(word) else None
-    if found is None or not isinstance(known, datetime):
-        return found if found is None or bool(kind.timezone) is bool(found.tzinfo) else None
-    if (found.tzinfo is None) is not (known.tzinfo is None):
-        return None
-    return _as_exact(found, known, word)
-
-
-def _time(word: str, kind: Any, known: Any) -> Any:
-    found = time.fromisoformat(word) if _TIME.fullmatch(word) else None
-    return found if found is None or not isinstance(known, time) else _as_exact(found, known, word)
-
-
-def _as_exact(found: Any, known: Any, word: str) -> Any:
-    """Return the known value if a field that shows fewer digits of it would show ``found``."""
-    clock = re.search(_TIME.pattern, word)
-    shown = "" if clock is None else clock[0]
-    places = len(shown.partition(".")[2])
-    micro = known.microsecond - known.microsecond % 10 ** (6 - places)
-    less = known.replace(microsecond=micro)
-    if shown.count(":") == 1:
-        less = known.replace(second=0, microsecond=0)
-    return known if found == less else found
-
-
-#: An Enum stands first: to SQLAlchemy it is a String.
-_READ: dict[type[TypeEngine[Any]], Callable[[str, Any, Any], Any]] = {
-    sa.Enum: _enum,
-    sa.Boolean: _boolean,
-    sa.Integer: _integer,
-    sa.Float: _number,
-    sa.Numeric: _number,
-    sa.Uuid: _uuid,
-    sa.DateTime: _datetime,
-    sa.Date: _date,
-    sa.Time: _time,
-}

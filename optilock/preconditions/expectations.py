@@ -81,6 +81,7 @@ from optilock.preconditions.version_demands import (
     mismatch_reason,
     read_demand,
 )
+from optilock.resolvers.rules import client_wins
 from optilock.undocumented.statements import is_in_greenlet
 from optilock.watched.guard.promises import promise, promises_of
 from optilock.watched.rows.entries import Attempt, attempt_of, entry_of, loaded_or_stored_values
@@ -92,8 +93,7 @@ from optilock.watched.rows.unknown_versions import (
     version_held_before,
 )
 from optilock.watched.session.connections import connection_to_write
-from optilock.watched.session.record import is_watched, session_record
-from optilock.watched.session.values import RowsOfTransaction
+from optilock.watched.session.record import is_watched, settle_row
 from optilock.watched.writes.send import expected_version
 
 
@@ -364,14 +364,10 @@ def overwrite(obj: object) -> None:
             session that is not watched.
     """
     state, session = state_in_watched_session(obj, "overwrite", versioned=False)
-    known = session_record(session)
     if place_of(state) in promises_of(session):
         raise ConfigurationError(
             f"overwrite() got {state.class_.__name__} {identity_of(state)!r}, whose version was"
             " promised in this transaction: expect() and verify() say that the row must not have"
             " moved, overwrite() that it does not matter. Leave one of them out."
         )
-    if known.overwritten is None:
-        known.overwritten = RowsOfTransaction()
-    known.overwritten.in_transaction(session.get_transaction())
-    known.overwritten[place_of(state)] = None
+    settle_row(session, place_of(state), client_wins)

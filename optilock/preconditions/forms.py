@@ -11,167 +11,163 @@
 
 Edits of different fields, and of different places of a text, are merged
 (:func:`optilock.preconditions.merge_changes`). If both users have changed the same, nothing is
-saved, and the form is shown again. :func:`conflict_form` makes its values: **their values, with
-only my changes over them**. So pressing Save again writes back no value that I have neither touched
-nor seen. A field that both have changed has my value, and ``theirs`` has the other one. A merged
-text has both between marks (:mod:`optilock.resolvers.open_text`), and it is not saved until they
-are settled.
+saved, and the form is shown again (:mod:`optilock.preconditions.filled_forms`). What each field
+means that comes back is one rule (:mod:`optilock.preconditions.form_fields`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from datetime import date, datetime, time
-from enum import Enum
+from dataclasses import replace
+from datetime import UTC, tzinfo
+from types import MappingProxyType
 from typing import Any, Generic, TypeVar
 
-from sqlalchemy import inspect
+from sqlalchemy import event, inspect
 from sqlalchemy.orm import Session, scoped_session
 
+from optilock.columns.form_texts import Range, is_untouched
 from optilock.columns.identities import identity_given
-from optilock.errors import CannotMerge, Computed, ConcurrencyError, Entry
-from optilock.mapped import Identity, facts
-from optilock.preconditions.client_merges import merge_changes
+from optilock.columns.texts import Digest
+from optilock.errors import BadEntity, BadPrecondition, ConcurrencyError, Entry
+from optilock.mapped import Identity, facts, identity_of, place_of
+from optilock.preconditions.client_merges import merge_seen, read_signed
+from optilock.preconditions.edits import mapper_to_edit
 from optilock.preconditions.entity_tags import ETags
-from optilock.preconditions.signed_values import read_seen, sign_seen, sign_values
+from optilock.preconditions.filled_forms import FilledForm, conflict_form
+from optilock.preconditions.form_fields import (
+    BEFORE,
+    MINE,
+    OPEN,
+    SHOWN,
+    Field,
+    Raw,
+    Reader,
+    Returned,
+    Text,
+    fields_of,
+    read_returned,
+    shown_value,
+)
+from optilock.preconditions.signed_values import Seen, read_values, sign_values
 from optilock.resolvers.merge import merge_text
-from optilock.resolvers.open_text import lines_with_marks, merge_with_marks
+from optilock.resolvers.open_text import lines_with_marks
 from optilock.resolvers.resolution import Resolver
-from optilock.resolvers.rules import PerField, check_resolver_for, merge_fields
-from optilock.serialize import last_change
+from optilock.resolvers.rules import check_resolver_for, merge_fields
+from optilock.watched.session.connections import given_session
+from optilock.watched.session.record import session_record
 
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
-class FilledForm:
-    """The contents of a form."""
+class MergedForm(Generic[T]):
+    """A form of values, which merges edits of them; its program has the texts."""
 
-    #: Attribute -> the value of its field.
-    values: Mapping[str, Any]
-    #: For the hidden field: the values that the user now sees, signed.
-    seen: str = ""
-    #: Attribute -> the stored value, if both have changed it and the field has ours.
-    theirs: Mapping[str, Any] = field(default_factory=dict)
-    #: Attribute -> the lines of its text, from 1, that mark an open place.
-    open: Mapping[str, list[int]] = field(default_factory=dict)
-    #: The row is missing, so the form cannot be saved: show it without a button. If a user sends it
-    #: again all the same, :meth:`EditForm.save` returns the same form.
-    deleted: bool = False
-    #: Attribute -> the value that the user had seen before, of those in ``theirs``, if it is known.
-    original: Mapping[str, Any] = field(default_factory=dict)
-    #: The author and the time of the stored row's last change, if the class declares them.
-    changed_by: Any = None
-    changed_at: Any = None
+    def __init__(
+        self, model: type[T], names: Iterable[str], *, etags: ETags, on_conflict: Resolver
+    ) -> None:
+        """Make a form of these attributes."""
+        self.model, self.names, self.etags = model, list(dict.fromkeys(names)), etags
+        self.on_conflict = check_resolver_for(on_conflict, model, self.names)
+        self.fields: dict[str, Field] = {}
 
-    @property
-    def last_change(self) -> str:
-        """The last change of the stored row, for people: "changed by Ada, 2 minutes ago"; or ""."""
-        return last_change(self.changed_by, self.changed_at)
+    def of(self, obj: T) -> FilledForm:
+        """Return the form of a loaded row.
 
-    @property
-    def texts(self) -> dict[str, str]:
-        """The values as fields of HTML hold them, so that an untouched one is no change."""
-        return {name: _as_text(value) for name, value in self.values.items()}
+        Raises ``ConfigurationError`` as :func:`optilock.preconditions.sign_seen` does.
+        """
+        state, seen = read_values(obj, self.names, self.etags)
+        return self._filled(identity_of(state), seen, seen.values)
 
-    @property
-    def areas(self) -> dict[str, str]:
-        """The same inside ``<textarea>``, where a browser removes the first newline."""
-        return {
-            name: f"\n{text}" if text.startswith(("\n", "\r")) else text
-            for name, text in self.texts.items()
+    def store(
+        self,
+        session: Session,
+        identity: Identity,
+        seen: Seen,
+        changes: Mapping[str, Any],
+        texts: Mapping[str, Text] = MappingProxyType({}),
+    ) -> FilledForm | None:
+        """Write these values; return the form to show again if they were not written.
+
+        If the row moves between the merge and the write, the flush merges once more. If the
+        database has ended the transaction for that, both happen again in a new one, unless the
+        session has done more, or belongs to a unit of work.
+        """
+        mapper = mapper_to_edit(session, self.model, "EditForm.save")
+        may_repeat = _has_done_nothing(session)
+        while True:
+            merged = False
+            try:
+                merge_seen(
+                    session, mapper, identity, changes, seen, self.on_conflict, once_more=True
+                )
+                merged = True
+                session.flush()
+            except ConcurrencyError as error:
+                entry = entry_of_row(self.model, identity, error)
+                if entry is None:
+                    raise
+                if merged:
+                    session.rollback()
+                if not merged or not may_repeat:
+                    return self.again(entry, texts)
+                may_repeat = False
+            else:
+                return None
+
+    def again(
+        self, entry: Entry[T], texts: Mapping[str, Text] = MappingProxyType({})
+    ) -> FilledForm:
+        """Return the form after a conflict (:func:`conflict_form`), signed for the stored row.
+
+        ``texts`` came in the request; a page that sends them once more has not shown this form.
+        """
+        found = conflict_form(entry, self.on_conflict)
+        stored, mapper = entry.database, inspect(self.model)
+        values = {name: found.values[name] for name in self.names if name in found.values}
+        if stored is None:
+            values = {**dict.fromkeys(self.names), **values}
+            typed = {name: text for name, text in texts.items() if name not in found.values}
+            return replace(found, values=values, fields=self.fields, typed=typed)
+        now = {name: stored[name] for name in self.names if name in stored}
+        same = facts(mapper).same
+        mine = [name for name in now if not same(name, values[name], now[name])]
+        notes = {MINE: mine, BEFORE: self._notes(texts), OPEN: [*found.open]}
+        seen = Seen(stored[facts(mapper).token], now, notes)
+        return replace(
+            found,
+            values=values,
+            seen=self._filled(entry.identity, seen, values).seen,
+            theirs={name: one for name, one in found.theirs.items() if name in values},
+            original={name: one for name, one in found.original.items() if name in values},
+            fields=self.fields,
+        )
+
+    def still_open(self, seen: Seen, texts: Mapping[str, Any]) -> dict[str, list[int]]:
+        """Return the lines with marks, of texts that were shown with marks."""
+        opened = {
+            name: lines_with_marks(texts[name], _text_in(seen.values.get(name)))
+            for name in seen.notes.get(OPEN, ())
+            if isinstance(texts.get(name), str)
         }
+        return {name: lines for name, lines in opened.items() if lines}
 
-    @property
-    def sentence(self) -> str:
-        """The reason for showing the form again, in plain English; for :meth:`EditForm.save`."""
-        said = ["Nothing is saved yet, and nothing is lost."]
-        if self.deleted:
-            said.append("Another user has deleted it in the meantime.")
-        elif self.last_change:
-            said.append(f"It was {self.last_change}.")
-        asked = len(said)
-        said += [
-            f"Both of you have changed {name}. It is stored as “{_as_text(value)}” now."
-            for name, value in self.theirs.items()
-        ]
-        said += [
-            f"In {name} both of you have changed the same lines. Yours and theirs stand between"
-            f" marks ({', '.join(map(str, lines))} are their lines): keep what you want of both,"
-            " and delete the marks."
-            for name, lines in self.open.items()
-        ]
-        if len(said) == asked and not self.deleted:
-            said.append("The form has the edits of both: look at it, and save.")
-        return " ".join(said)
+    def _notes(self, texts: Mapping[str, Text]) -> dict[str, list[Any]]:
+        return {name: self.fields[name].note(text) for name, text in texts.items()}
+
+    def _shown(self, values: Mapping[str, Any]) -> dict[str, Text]:
+        return {name: self.fields[name].shown(value) for name, value in values.items()}
+
+    def _filled(self, identity: Identity, seen: Seen, values: Mapping[str, Any]) -> FilledForm:
+        """Return a form that shows ``values``, signed as seen."""
+        if self.fields:
+            notes = {**seen.notes, SHOWN: self._notes(self._shown(values))}
+            seen = replace(seen, notes=notes)
+        signed = sign_values(inspect(self.model), identity, seen, self.etags)
+        return FilledForm(values, signed, fields=self.fields)
 
 
-def _as_text(value: Any) -> str:
-    match value:
-        case None:
-            return ""
-        case bool():
-            return "true" if value else "false"
-        case Enum():
-            return value.name
-        case datetime() | date() | time():
-            return value.isoformat()
-    return str(value)
-
-
-def conflict_form(entry: Entry[Any], on_conflict: Resolver = merge_fields) -> FilledForm:
-    """Return the values of a form after a conflict: theirs, with only my changes over them.
-
-    Args:
-        entry: the entry of the error. If its ``original`` has the values that I had seen (as after
-            :func:`optilock.preconditions.merge_changes`), a field as it was seen is no change.
-        on_conflict: its policies make a value that both have changed
-            (:func:`optilock.resolvers.per_field`). With ``merge_text`` the places of the text that
-            both have changed are left open, with both sides between marks.
-    """
-    stored = entry.database
-    if stored is None:
-        return FilledForm({**entry.original, **_plain(entry.changes)}, deleted=True)
-    policies = on_conflict.policies if isinstance(on_conflict, PerField) else {}
-    values, theirs, still_open = dict(stored), {}, {}
-    for name, ours in _plain(entry.changes).items():
-        values[name] = ours
-        before = entry.original.get(name)
-        if name in policies and name in entry.original and before != stored.get(name):
-            values[name] = found = _by_policy(policies[name], before, ours, stored.get(name))
-            if isinstance(found, str) and (lines := lines_with_marks(found, str(stored[name]))):
-                still_open[name] = lines
-            if found is not ours:
-                continue
-        if name in entry.conflicting:
-            theirs[name] = stored.get(name)
-    # Columns that belong together with my changes, and that they have changed.
-    theirs |= {one: stored[one] for one in entry.conflicting - {*entry.changes} if one in stored}
-    return FilledForm(
-        values,
-        theirs=theirs,
-        open=still_open,
-        original={name: entry.original[name] for name in theirs if name in entry.original},
-        changed_by=entry.changed_by,
-        changed_at=entry.changed_at,
-    )
-
-
-def _plain(changes: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in changes.items() if not isinstance(value, Computed)}
-
-
-def _by_policy(policy: Any, before: Any, ours: Any, stored: Any) -> Any:
-    """Return the value that a policy makes, or ours if it makes none."""
-    try:
-        return policy(before, ours, stored)
-    except CannotMerge:
-        texts = all(isinstance(one, str) for one in (before, ours, stored))
-        return merge_with_marks(before, ours, stored) if policy is merge_text and texts else ours
-
-
-class EditForm(Generic[T]):
+class EditForm(MergedForm[T]):
     """A form for some attributes of a class, which merges the edits that it receives."""
 
     def __init__(
@@ -181,100 +177,173 @@ class EditForm(Generic[T]):
         *,
         etags: ETags,
         on_conflict: Resolver = merge_fields,
+        kinds: Mapping[str, str | Range] = MappingProxyType({}),
+        readers: Mapping[str, Reader] = MappingProxyType({}),
+        zone: tzinfo = UTC,
     ) -> None:
         """Make a form that can be kept as long as the program runs.
 
         Args:
-            names: the attributes that a sender of the form may edit, and no others. etags: with
-            keys, which sign the values that were seen (:func:`optilock.preconditions.sign_seen`).
+            names: the attributes that a sender of the form may edit, and no others.
+            etags: with keys, which sign the values that were seen
+                (:func:`optilock.preconditions.sign_seen`).
             on_conflict: a resolver, for example ``per_field(body=merge_text)``.
+            kinds: attribute -> the kind of its field, if it is not the usual one of its column:
+                ``{"mail": "email", "public": "checkbox", "tags": "multiple"}``.
+            readers: attribute -> how its value becomes a text, and a text its value:
+                ``{"price": (to_text, from_text)}``. ``from_text`` raises ``ValueError`` with a
+                sentence for the user.
+            zone: the zone of moments that a page shows and reads without an offset.
+
+        Raises:
+            ConfigurationError: a name is no column that a client may edit, or its column has no
+                text and no reader.
         """
-        self.model, self.names, self.etags = model, list(dict.fromkeys(names)), etags
-        self.on_conflict = check_resolver_for(on_conflict, model, self.names)
+        super().__init__(model, names, etags=etags, on_conflict=on_conflict)
+        policies = getattr(on_conflict, "policies", {})
+        merged = [name for name, policy in policies.items() if policy is merge_text]
+        self.fields = fields_of(inspect(model), self.names, kinds, readers, zone, merged)
 
     def of(self, obj: T) -> FilledForm:
         """Return the form of a loaded row.
 
+        After :meth:`save` in the same session it is the page that its sender has: what was sent,
+        in the version stored now. So a page that stays open can go on with its ``seen``.
+
         Raises ``ConfigurationError`` as :func:`optilock.preconditions.sign_seen` does.
         """
-        seen = sign_seen(obj, self.names, etags=self.etags)
-        return FilledForm({name: getattr(obj, name) for name in self.names}, seen)
+        state, seen = read_values(obj, self.names, self.etags)
+        sent = {} if state.session is None else state.session.info.get(_SENT, {})
+        values = {**seen.values, **sent.get((self, place_of(state)), {})}
+        return self._filled(identity_of(state), replace(seen, values=values), values)
 
-    def save(
-        self, session: Session | scoped_session[Any], pk: Any, sent: Mapping[str, Any]
-    ) -> FilledForm | None:
-        """Write the fields that were sent; return the form to show again if they were not saved.
+    def save(self, session: Session | scoped_session[Any], pk: Any, sent: Any) -> FilledForm | None:
+        """Write the fields that were edited; return the form to show again if they were not saved.
 
-        A missing field is not edited. The session is flushed, and the COMMIT is left to the caller.
-        If the row has moved between the merge and the write, the session is rolled back, and a form
-        to show again is returned too. With an ``AsyncSession``:
-        ``await session.run_sync(form.save, pk, sent)``.
+        What each field means is one rule (:mod:`optilock.preconditions.form_fields`). The session
+        is flushed, and the COMMIT is left to the caller. If the row has moved between the merge and
+        the write, the session is rolled back, and a form to show again may be returned. With an
+        ``AsyncSession``: ``await session.run_sync(form.save, pk, sent)``.
 
         Args:
-            sent: the fields, and ``seen`` as it came with them.
+            sent: the fields of the request with their ``seen``, as the framework has them: a
+                multi-dict (``await request.form()``, ``request.form``), a model of pydantic, or a
+                mapping.
 
         Raises:
-            BadPrecondition: ``seen`` is missing (428), or was not signed for this row (400).
-            BadEntity: a column cannot hold a value.
+            BadEntity: a field came several times, or is no text (400).
             ConfigurationError: as of :func:`optilock.preconditions.merge_changes`.
         """
-        changes = {name: sent[name] for name in self.names if name in sent}
-        seen = sent.get("seen")
-        still_open = self._still_open(pk, changes, seen)
-        if still_open is not None:
-            return still_open
-        written = False
+        session = given_session(session, "EditForm.save", "await session.run_sync(form.save, ...)")
+        mapper, raw = mapper_to_edit(session, self.model, "EditForm.save"), Raw(sent)
+        identity = identity_given("EditForm.save", mapper, pk)
         try:
-            merge_changes(
-                session,
-                self.model,
-                pk,
-                changes,
-                seen=seen,
-                etags=self.etags,
-                on_conflict=self.on_conflict,
-            )
-            written = True
-            session.flush()
-        except ConcurrencyError as error:
-            entry = entry_of_row(self.model, self._identity(pk), error)
-            if entry is None:
+            identity, seen = read_signed(session, mapper, identity, raw.seen, self.etags)
+        except BadPrecondition as error:
+            return self._without_seen(session, identity, raw, error.status)
+        found = read_returned(self.fields, seen, raw)
+        still_open = self.still_open(found.seen, found.texts)
+        if found.errors or found.unknown or still_open:
+            return self._as_sent(session, identity, found, raw.seen, still_open)
+        try:
+            again = self.store(session, identity, found.seen, found.changes, found.texts)
+        except BadEntity as error:
+            wrong = [name for name in error.names if name in self.fields]
+            if not wrong:
                 raise
-            if written:
-                session.rollback()
-            again = self.again(entry)
-            return replace(again, seen=str(seen)) if again.deleted else again
-        return None
+            found.errors |= dict.fromkeys(wrong, "it cannot be stored as it is.")
+            return self._as_sent(session, identity, found, raw.seen, {})
+        if again is None:
+            values = {name: shown_value(self.fields[name], found) for name in found.seen.values}
+            known = {name: one for name, one in values.items() if not isinstance(one, Digest)}
+            _sent_in(session)[self, (facts(mapper).root, identity)] = known
+        elif again.deleted:
+            return replace(again, seen=raw.seen or "")
+        return again
 
-    def again(self, entry: Entry[T]) -> FilledForm:
-        """Return the form after a conflict (:func:`conflict_form`), signed for the stored row."""
-        found = conflict_form(entry, self.on_conflict)
-        stored, mapper = entry.database, inspect(self.model)
-        values = {name: found.values[name] for name in self.names if name in found.values}
-        if stored is None:
-            return FilledForm(values, deleted=True)
-        now = {name: stored[name] for name in self.names if name in stored}
-        version = stored[facts(mapper).token]
-        seen = sign_values(mapper, entry.identity, version, now, self.etags)
-        theirs = {name: value for name, value in found.theirs.items() if name in values}
-        original = {name: value for name, value in found.original.items() if name in values}
-        return replace(found, values=values, seen=seen, theirs=theirs, original=original)
+    def _as_sent(
+        self,
+        session: Session,
+        identity: Identity,
+        found: Returned,
+        seen: str | None,
+        still_open: Mapping[str, list[int]],
+    ) -> FilledForm:
+        """Return the form as it was sent, which goes on from the same page."""
+        values = {**dict.fromkeys(self.names), **found.base, **found.changes}
+        hidden = [n for n in self.names if n not in found.texts and n not in found.base]
+        obj = session.get(self.model, identity) if hidden else None
+        if obj is not None:  # fields that were not on the page are shown as they are now
+            stored = {name: getattr(obj, name) for name in hidden}
+            shown = {**found.seen.notes.get(SHOWN, {}), **self._notes(self._shown(stored))}
+            page = replace(
+                found.seen,
+                values={**found.seen.values, **stored},
+                notes={**found.seen.notes, SHOWN: shown},
+            )
+            seen = sign_values(inspect(self.model), identity, page, self.etags)
+            values |= stored
+        return FilledForm(
+            values,
+            seen or "",
+            open=still_open,
+            errors=found.errors,
+            unknown=found.unknown,
+            status=400 if found.errors else 409,
+            typed=found.texts,
+            fields=self.fields,
+        )
 
-    def _identity(self, pk: Any) -> Identity:
-        return identity_given("EditForm.save", inspect(self.model), pk)
+    def _without_seen(
+        self, session: Session, identity: Identity, raw: Raw, status: int
+    ) -> FilledForm:
+        """Return the typed texts over the stored values; those that were seen are unknown."""
+        obj = session.get(self.model, identity)
+        found = read_returned(self.fields, Seen(None, {}), raw)
+        form = FilledForm({}, status=status, errors=found.errors, fields=self.fields)
+        if obj is None:
+            typed = {**dict.fromkeys(self.names, ""), **found.texts}
+            return replace(form, values=dict.fromkeys(self.names), typed=typed, deleted=True)
+        state, now = read_values(obj, self.names, self.etags)
+        notes = self._notes(self._shown(now.values))
+        mine = {n: one for n, one in found.texts.items() if not is_untouched(notes[n], one)}
+        page = replace(now, notes={SHOWN: {**notes, **self._notes(mine)}, MINE: [*mine]})
+        return replace(
+            form,
+            values={**now.values, **{name: found.changes.get(name) for name in mine}},
+            seen=sign_values(state.mapper, identity_of(state), page, self.etags),
+            theirs={name: now.values[name] for name in mine},
+            typed=mine,
+        )
 
-    def _still_open(self, pk: Any, changes: Mapping[str, Any], seen: Any) -> FilledForm | None:
-        """Return the form as it was sent, if a text of it has marks that are still open."""
-        mapper, identity = inspect(self.model), self._identity(pk)
-        _, base = read_seen("EditForm.save", mapper, identity, seen, self.etags)
-        found = {
-            name: lines
-            for name, value in changes.items()
-            if isinstance(value, str)
-            and (lines := lines_with_marks(value, str(base.get(name) or "")))
-            and getattr(self.on_conflict, "policies", {}).get(name) is merge_text
-        }
-        return FilledForm({**base, **changes}, seen, open=found) if found else None
+
+def _text_in(value: Any) -> str:
+    return value if isinstance(value, str) else ""
+
+
+#: A key of a session's ``info``: what was sent, by form and row.
+_SENT = "optilock_forms"
+
+
+def _sent_in(session: Session) -> dict[Any, dict[str, Any]]:
+    """Return what forms have stored in the session; a rollback takes it back."""
+    if _SENT not in session.info:
+        session.info[_SENT] = {}
+        event.listen(session, "after_soft_rollback", lambda owner, _: owner.info[_SENT].clear())
+    return session.info[_SENT]  # type: ignore[no-any-return]
+
+
+def _has_done_nothing(session: Session) -> bool:
+    """Return whether a rollback of the session takes back nothing of the program's."""
+    if session.new or session.deleted or session.dirty:
+        return False
+    known = session_record(session)
+    if known.owner is not None:
+        return False
+    if not session.in_transaction() or known.root is not session.get_transaction():
+        return True
+    wrote = known.sent or known.undone or known.stated or known.sent_more
+    return not (wrote or known.promises or known.settled_by or known.holds_locks)
 
 
 def entry_of_row(model: type[T], identity: Identity, error: ConcurrencyError) -> Entry[T] | None:

@@ -182,7 +182,7 @@ def _check(session: Session, state: State, stored: Values | None) -> None:
     known, place = session_record(session), place_of(state)
     promises = known.promises
     if stored is not None:
-        overwritten = known.overwritten and place in known.overwritten
+        overwritten = known.settled_by and place in known.settled_by
         stale = _edited(session, state) and not overwritten and _has_moved(state, stored)
         if not stale and (known.is_ours(place) or not _broken(state, stored, promises)):
             return

@@ -122,7 +122,7 @@ class _Allowed:
             return True
         if known.promises and known.promises.demand(place):
             return True
-        return any(said and place in said for said in (known.overwritten, known.merged))
+        return any(said and place in said for said in (known.settled_by, known.merged))
 
 
 def _changed(session: Session) -> dict[State, list[State]]:

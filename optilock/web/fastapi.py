@@ -56,6 +56,7 @@ with extra("fastapi"):
     from fastapi.exception_handlers import request_validation_exception_handler
     from fastapi.exceptions import RequestValidationError
     from fastapi.routing import APIRoute
+    from starlette.datastructures import FormData
 
 from optilock.web.starlette import (
     ConditionalRequests,
@@ -69,6 +70,7 @@ from optilock.web.starlette import (
 __all__ = [
     "ConditionalRoute",
     "Conditions",
+    "SentForm",
     "conditions",
     "install",
     "not_modified",
@@ -187,6 +189,15 @@ def _installed(request: Request) -> _Installed:
             " optilock.web.fastapi.install(app) before the routes are added."
         )
     return found
+
+
+async def _fields(request: Request) -> FormData:
+    return await request.form()
+
+
+#: The fields of a form as they came, for :meth:`optilock.preconditions.EditForm.save`. A model of
+#: pydantic does not show an emptied field: FastAPI treats it as missing.
+SentForm = Annotated[FormData, Depends(_fields)]
 
 
 def unit(sessions: Any, **options: Any) -> Any:

@@ -39,7 +39,7 @@ from optilock.errors import BadPrecondition, ConfigurationError
 from optilock.errors.base import extra
 from optilock.mapped import HINT_ADD_TOKEN, facts
 from optilock.preconditions.entity_tags import ETags
-from optilock.preconditions.forms import FilledForm
+from optilock.preconditions.filled_forms import FilledForm
 from optilock.preconditions.signed_values import read_seen
 from optilock.watched.guard.installation import watch
 

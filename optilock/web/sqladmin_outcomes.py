@@ -12,7 +12,7 @@ from typing import Any
 
 from optilock.errors import BadPrecondition, ConfigurationError, Entry
 from optilock.errors.base import extra
-from optilock.preconditions.forms import FilledForm
+from optilock.preconditions.filled_forms import FilledForm
 from optilock.serialize import last_change
 
 with extra("sqladmin"):

@@ -27,8 +27,9 @@ from optilock.mapped import Identity, facts
 from optilock.preconditions.client_values import reason_to_refuse
 from optilock.preconditions.entity_tags import ETags
 from optilock.preconditions.expectations import expect
-from optilock.preconditions.forms import EditForm, FilledForm, entry_of_row
-from optilock.preconditions.signed_values import read_seen
+from optilock.preconditions.filled_forms import FilledForm
+from optilock.preconditions.forms import MergedForm, entry_of_row
+from optilock.preconditions.signed_values import Seen, read_seen
 from optilock.resolvers.rules import merge_fields
 from optilock.web.sqladmin_outcomes import (
     ELSEWHERE,
@@ -141,9 +142,9 @@ class ModelView(sqladmin.ModelView):
                 outcome.conflict = True
             raise HTTPException(409, ELSEWHERE) from error
 
-    def _edits(self) -> EditForm[Any]:
+    def _edits(self) -> MergedForm[Any]:
         names = [column for name in self.get_form_columns() for column in self._columns(name)]
-        return EditForm(self.model, names, etags=self.etags, on_conflict=self.on_conflict)
+        return MergedForm(self.model, names, etags=self.etags, on_conflict=self.on_conflict)
 
     def _columns(self, name: str) -> list[str]:
         """Return the column attributes behind a field of the form that a person may edit."""
@@ -165,11 +166,11 @@ class ModelView(sqladmin.ModelView):
                 raise HTTPException(404)
             outcome.obj, state = obj, inspect(obj)
             try:
-                _, base = read_seen("edit", state.mapper, state.identity, seen, self.etags)
+                page = read_seen("edit", state.mapper, state.identity, seen, self.etags)
             except BadPrecondition as error:
                 outcome.refused = error
                 return obj
-            given = dict(data)
+            base, given = page.known(state.dict), dict(data)
             await self.on_model_change(data, obj, False, request)
             self._refuse_unmapped(data)
             given = {name: value for name, value in given.items() if name in data}
@@ -180,7 +181,8 @@ class ModelView(sqladmin.ModelView):
             for name in changes.keys() - {*edits.names}:  # of a hook
                 setattr(obj, name, changes[name])
             sent = FilledForm({**base, **changes}, seen or "")
-            outcome.again = await run(partial(_save, edits, state.identity, changes, sent, outcome))
+            store = partial(_save, edits, state.identity, page, changes, sent, outcome)
+            outcome.again = await run(store)
             if outcome.again is not None:  # the session may be rolled back, and its objects expired
                 outcome.obj = await run(lambda session: session.scalars(query).first())
                 if outcome.obj is None:
@@ -358,8 +360,9 @@ def _get(target: type[Any], key: tuple[Any, ...], session: Session) -> Any:
 
 
 def _save(
-    edits: EditForm[Any],
+    edits: MergedForm[Any],
     identity: Identity,
+    page: Seen,
     changes: Mapping[str, Any],
     sent: FilledForm,
     outcome: Outcome,
@@ -367,9 +370,14 @@ def _save(
 ) -> FilledForm | None:
     """Store a form; return the form to show again after a conflict, also one of COMMIT."""
     try:
-        again = edits.save(session, identity, {**changes, "seen": sent.seen})
+        still_open = edits.still_open(page, changes)
+        if still_open:
+            return replace(sent, open=still_open)
+        again = edits.store(session, identity, page, changes)
         if again is None:
             session.commit()
+        elif again.deleted:
+            return replace(again, seen=sent.seen)
     except ConcurrencyError as error:
         session.rollback()
         own = entry_of_row(edits.model, identity, error)

@@ -27,7 +27,6 @@ from optilock.resolvers.resolution import (
     choose_resolver,
     decide_by_policy,
 )
-from optilock.resolvers.rules import client_wins
 from optilock.watched.rows.entries import Missed
 from optilock.watched.rows.stored import Values
 from optilock.watched.rows.touch import part_without_version
@@ -46,7 +45,7 @@ class Rules(Protocol):
     on_conflict: OnConflict
     on_delete: DeletePolicies
     promises: Promises | None
-    overwritten: RowsOfTransaction[None] | None
+    settled_by: RowsOfTransaction[OnConflict] | None
 
 
 def decide(rows: Sequence[Missed], rules: Rules) -> Exception | None:
@@ -90,8 +89,9 @@ def _decided_by(row: Missed, rules: Rules) -> str:
 
 
 def rule_of(place: Place, rules: Rules) -> OnConflict:
-    """Return the rule for a row; after ``overwrite()`` our side wins."""
-    return client_wins if rules.overwritten and place in rules.overwritten else rules.on_conflict
+    """Return the rule for a row: its own, as after ``overwrite()``, or that of the session."""
+    own = rules.settled_by
+    return own[place] if own and place in own else rules.on_conflict
 
 
 def ask_resolver(

@@ -123,7 +123,7 @@ def _is_changed(merged: State) -> bool:
 def _is_decided(session: Session, merged: State) -> bool:
     """Return whether the program has said in which version it writes the row, or in any."""
     record, running = session_record(session), session.get_transaction()
-    notes: Iterable[RowsOfTransaction[Any] | None] = (record.promises, record.overwritten)
+    notes: Iterable[RowsOfTransaction[Any] | None] = (record.promises, record.settled_by)
     return any(
         one is not None and running is not None and one.is_of(running) and one.has(place_of(merged))
         for one in notes

@@ -378,6 +378,15 @@ def note_merged(session: Session, place: Place) -> None:
     record.merged[place] = None
 
 
+def settle_row(session: Session, place: Place, resolver: Any) -> None:
+    """Let this resolver settle conflicts of the row until the transaction ends."""
+    record = session_record(session)
+    if record.settled_by is None:
+        record.settled_by = RowsOfTransaction()
+    record.settled_by.in_transaction(session.get_transaction())
+    record.settled_by[place] = resolver
+
+
 def is_watched(session: Session) -> bool:
     """Return whether the session's flushes are guarded."""
     return hasattr(type(session), GUARD_KEY)

@@ -107,8 +107,8 @@ class TransactionRecord:
 
     #: What must still be true of rows at the end of the transaction.
     promises: Promises | None = None
-    #: Rows whose last writer wins, without their resolvers.
-    overwritten: RowsOfTransaction[None] | None = None
+    #: Rows with a resolver of their own for the transaction: after ``overwrite()`` our side wins.
+    settled_by: RowsOfTransaction[Any] | None = None
     #: Rows that were merged with the version that their client has seen.
     merged: RowsOfTransaction[None] | None = None
     #: The savepoint that is being released.
@@ -139,7 +139,7 @@ class TransactionRecord:
         self.connections, self._begun, self.autocommitting = [], [], ()
         self.judged = self.locked = None
         self.holds_locks = False
-        for said in (self.promises, self.overwritten, self.merged):
+        for said in (self.promises, self.settled_by, self.merged):
             if said is not None:
                 said.in_transaction(root)
 
