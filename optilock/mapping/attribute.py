@@ -5,12 +5,16 @@ at the flush, may already be another writer's. So ``load_only()`` and ``defer()`
 as they keep the primary key.
 
 Assigning it is an error, by name, by ``set_attribute()`` (which SQLModel uses) and by
-``flag_modified()``, unless the application makes the versions (``Manual``); then NULL is the error.
+``flag_modified()``, and among the values of ``sqlmodel_update()``, ``model_validate()`` and the
+constructor of an SQLModel, unless the application makes the versions (``Manual``); then NULL is the
+error.
 Loading, ``refresh``, ``merge`` and ``set_committed_value`` go on working.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import wraps
 from typing import Any
 
 from sqlalchemy import event
@@ -56,6 +60,38 @@ def refuse_assignment(mapper: Mapper[Any]) -> None:
     event.listen(getattr(cls, key), "set", set_version, raw=True)
     event.listen(getattr(cls, key), "remove", remove_or_flag, raw=True)
     event.listen(getattr(cls, key), "modified", remove_or_flag, raw=True)
+    if hasattr(cls, "sqlmodel_update") and key not in getattr(cls, "model_fields", ()):
+        _refuse_in_payloads(cls, key)
+
+
+def _refuse_in_payloads(cls: Any, key: str) -> None:
+    """Refuse the version among values for an SQLModel, which ignores names that are no fields."""
+    update, construct, validate = cls.sqlmodel_update, cls.__init__, cls.model_validate.__func__
+
+    @wraps(update)
+    def sqlmodel_update(self: Any, obj: Any, **options: Any) -> Any:
+        _refuse_key(cls, key, obj, options.get("update"))
+        return update(self, obj, **options)
+
+    @wraps(construct)
+    def init(self: Any, **values: Any) -> None:
+        _refuse_key(cls, key, values)
+        construct(self, **values)
+
+    @wraps(validate)
+    def model_validate(own: Any, obj: Any, **options: Any) -> Any:
+        _refuse_key(cls, key, obj, options.get("update"))
+        return validate(own, obj, **options)
+
+    cls.sqlmodel_update, cls.__init__ = sqlmodel_update, init
+    cls.model_validate = classmethod(model_validate)  # type: ignore[arg-type]
+
+
+def _refuse_key(cls: type[Any], key: str, *given: Any) -> None:
+    for one in given:
+        names = one if isinstance(one, Mapping) else getattr(one, "model_fields_set", ())
+        if key in names and not isinstance(one, cls):
+            raise _assigned(cls, key)
 
 
 def load_always(mapper: Mapper[Any]) -> None:
