@@ -172,7 +172,8 @@ def fields_of(
             raise ConfigurationError(
                 f"EditForm({cls}): a form cannot edit {name!r}: {reason or 'it is no column'}."
             )
-        kind = kinds.get(name, _usual_kind(columns[name].type, name in {*merged}))
+        usual = "text" if name in readers else _usual_kind(columns[name].type, name in {*merged})
+        kind = kinds.get(name, usual)
         limits = kind if isinstance(kind, Range) else None
         made = Field(name, "range" if limits else str(kind), columns[name], zone, None, limits)
         found[name] = replace(made, reader=readers.get(name))
