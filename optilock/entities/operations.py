@@ -47,7 +47,7 @@ from optilock.columns.identities import (
     identity_of_new_row,
     is_of_texts,
 )
-from optilock.conditions.request import mark_not_met
+from optilock.conditions.request import STAR, compared, mark_not_met
 from optilock.entities.bodies import (
     check_new_row,
     mapper_of,
@@ -73,7 +73,7 @@ from optilock.entities.tags import (
 from optilock.errors import AlreadyExists, ConfigurationError, NotFound, PreconditionFailed
 from optilock.mapped import Identity, facts
 from optilock.preconditions.client_values import refuse_impossible_key, refuse_unfit_key
-from optilock.preconditions.entity_tags import PLAIN, ETags, RowTags
+from optilock.preconditions.entity_tags import PLAIN, ETags, RowTags, tag_of_entry
 from optilock.watched.rows.stored import stored_key
 from optilock.watched.session.connections import connection_to_write, given_session
 from optilock.watched.session.record import demands_of
@@ -348,10 +348,12 @@ class RowDemand:
     wanted: tuple[Any, ...] | None = field(init=False)
 
     def __post_init__(self) -> None:
-        if self.if_none_match is not None:
-            refuse_star(self.call, self.if_none_match)
-        wanted = demanded_versions(self.call, self.row, self.if_match)
-        if self.if_none_match is not None:
+        is_star = self.if_none_match == STAR
+        if is_star:  # no version of a stored row meets it
+            refuse_star(self.call)
+            compared()
+        wanted = () if is_star else demanded_versions(self.call, self.row, self.if_match)
+        if self.if_none_match is not None and not is_star:
             wanted = exclude_named(self.call, self.row, wanted, self.if_none_match)
         object.__setattr__(self, "wanted", wanted)
 
@@ -427,7 +429,7 @@ def _give_current_tag(row: RowTags, error: Exception) -> None:
     mark_not_met()
     if isinstance(error, PreconditionFailed):
         (entry,) = error.entries
-        error.etag = _current_tag(row, entry.identity, entry.database)
+        error.etag = tag_of_entry(entry, row.etags)
     elif isinstance(error, AlreadyExists):
         error.etag = _current_tag(row, error.identity, error.database)
 

@@ -50,6 +50,11 @@ class Change:
     respelled: bool = False
 
     @property
+    def changes_nothing(self) -> bool:
+        """Whether it sets no column, deletes nothing, and need not be known when it comes again."""
+        return not (self.values or self.computed or self.deletes or self.is_ours)
+
+    @property
     def only_version(self) -> Any:
         """The one version that the row must be in; ``None`` if there are several or none."""
         versions = self.versions

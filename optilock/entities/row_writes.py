@@ -85,6 +85,8 @@ def write_row(session: Session, change: Change) -> WrittenRow:
     require_row_counts(connection.dialect)
     form = statement_of(connection, change)
     write = Write(form.shape, params_of(form, change))
+    if change.changes_nothing:
+        return _unchanged(session, connection, change, write)
     if change.versions == ():  # no row can be in any of these
         _explain_miss(connection, change, write)
     write = _with_demands(session, change, write)
@@ -203,14 +205,27 @@ def _version(
     return told
 
 
+def _unchanged(
+    session: Session, connection: Connection, change: Change, write: Write
+) -> WrittenRow:
+    """Return the row as it is, if the conditions of a write hold for it."""
+    write = _with_demands(session, change, write)
+    _forget(session, write)
+    version = _explain_miss(connection, change, write)
+    if change.respelled:
+        key = stored_key(connection, change.mapper, change.identity)
+        change = replace(change, identity=key or change.identity)
+    return WrittenRow(change.identity, version)
+
+
 # -- a miss ----------------------------------------------------------------------------------------
 
 
 def _explain_miss(connection: Connection, change: Change, write: Write) -> Any:
     """Raise the error of a row that was not written.
 
-    Return the row's version if this very change made it before; ``None`` if all conditions hold
-    again.
+    Return the row's version if this very change made it before, or changes nothing; ``None`` if all
+    conditions hold again.
     """
     stored, failed = look_at(connection, change.mapper, change.identity, write)
     if stored is None:
@@ -226,7 +241,7 @@ def _explain_miss(connection: Connection, change: Change, write: Write) -> Any:
         raise why
     if failed:
         raise events.report(PreconditionFailed([entry]))
-    return None
+    return version if change.changes_nothing else None
 
 
 def look_at(

@@ -121,13 +121,13 @@ def exclude_named(
     return tuple(one for one in wanted if one not in named)
 
 
-def refuse_star(call: str, if_none_match: Any) -> None:
-    """Refuse ``*`` for an operation that writes only existing rows.
+def refuse_star(call: str) -> None:
+    """Refuse ``*`` for a delete, which has nothing to do where it holds.
 
     Raises:
-        BadPrecondition: it was given.
+        BadPrecondition: ``call`` is a delete.
     """
-    if isinstance(if_none_match, str) and if_none_match == STAR:
+    if call == "delete":
         raise _no_condition(call)
 
 

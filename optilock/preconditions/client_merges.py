@@ -52,7 +52,7 @@ from optilock.preconditions.client_values import (
     values_by_column,
 )
 from optilock.preconditions.edits import mapper_to_edit, normalise_changes, row_to_edit, set_values
-from optilock.preconditions.entity_tags import ETags
+from optilock.preconditions.entity_tags import ETags, tag_of_entry
 from optilock.preconditions.expectations import (
     changed_values,
     loaded_version,
@@ -228,6 +228,7 @@ def _settled(missed: Missed, resolver: Resolver) -> Values:
     error = decide([missed], rules)
     if isinstance(error, ConcurrencyError):
         refused = PreconditionFailed(error.entries)
+        refused.etag = tag_of_entry(missed.entry)
         for note in getattr(error, "__notes__", ()):
             refused.add_note(note)
         raise refused from error.__cause__

@@ -18,6 +18,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
+from datetime import timedelta
+from enum import Enum
 from typing import Any
 
 import sqlalchemy as sa
@@ -28,7 +30,7 @@ from optilock.columns.form_texts import value_of_text
 from optilock.columns.identities import identity_given
 from optilock.columns.values import can_hold, describe_accepted, surely_holds
 from optilock.dialects import database_of
-from optilock.errors import BadEntity, NotFound
+from optilock.errors import BadEntity, ConfigurationError, NotFound
 from optilock.mapped import Identity, facts
 from optilock.resolvers.diff3 import normalize_line_ends, restore_line_ends
 from optilock.serialize import DEEPEST, is_too_deep
@@ -38,6 +40,8 @@ from optilock.watched.rows.entries import detached_copy
 from optilock.watched.rows.stored import Values
 from optilock.watched.session.connections import engine_to_write
 
+#: The types that a body, a form, or a model that has read one of them gives its values.
+_OF_CLIENTS: tuple[Any, ...] = (*PLAIN, list, tuple, dict, set, bytearray, timedelta, Enum)
 #: Characters of a name in a message.
 _LONGEST = 200
 
@@ -163,6 +167,12 @@ def refuse_unfit(session: Session, mapper: Mapper[Any], name: str, value: Any) -
         return
     if surely_holds(value, kind) or _holds(session, mapper, value, kind):
         return
+    if not isinstance(value, _OF_CLIENTS):
+        raise ConfigurationError(
+            f"{mapper.class_.__name__}.{name} got a value of type {type(value).__name__}, which no"
+            " client can send, and its column cannot hold: convert it before, for example with"
+            " str(). Nothing was written."
+        )
     raise BadEntity(
         f"{mapper.class_.__name__}.{name} takes {describe_accepted(kind)}, and something else was"
         f" sent: a value of type {type(value).__name__} that the column cannot hold. Nothing was"

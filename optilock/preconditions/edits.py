@@ -47,12 +47,12 @@ from optilock.preconditions.client_values import (
 from optilock.preconditions.expectations import (
     loaded_version,
     missing_row_error,
+    promise_to_client,
     seen_values,
     version_error,
 )
 from optilock.preconditions.version_demands import NOT_GIVEN, VersionDemand, matches, read_demand
 from optilock.serialize import is_expression
-from optilock.watched.guard.promises import promise
 from optilock.watched.rows.stored import Values
 from optilock.watched.session.connections import given_session
 from optilock.watched.session.record import is_watched
@@ -109,7 +109,7 @@ def apply(
     if not matches(state, loaded, want):
         raise version_error(session, state, loaded, want, changes=changes, seen=known)
     values = normalise_changes(state, changes, known)
-    promise(session, state, loaded, demanded=True)
+    promise_to_client(session, state, loaded)
     set_values(session, obj, values)
     return obj  # type: ignore[no-any-return]
 

@@ -55,10 +55,10 @@ from typing import Any
 from sqlalchemy import inspect
 from sqlalchemy.orm import InstanceState, Mapper, RelationshipDirection, Session
 
-from optilock.columns.identities import identity_given
+from optilock.columns.identities import identity_given, identity_in
 from optilock.columns.texts import key_text, text_of, version_in
 from optilock.conditions.request import STAR, tags
-from optilock.errors import BadPrecondition, ConfigurationError, describe
+from optilock.errors import BadPrecondition, ConfigurationError, Entry, describe
 from optilock.mapped import HINT_ADD_TOKEN, Identity, State, facts, identity_of
 from optilock.mapping.original_values import edit_that_counts
 from optilock.mapping.scopes import Scope
@@ -443,3 +443,13 @@ def sent_tags(name: str, given: Any) -> tuple[str, ...]:
             428,
         )
     return tuple(tag.opaque for tag in found if not tag.weak)
+
+
+def tag_of_entry(entry: Entry[Any], etags: ETags = PLAIN) -> str | None:
+    """Return the tag of the stored row of an entry; ``None`` if there is none."""
+    if entry.database is None or entry.token is None:
+        return None
+    version = entry.database.get(entry.token)
+    mapper: Mapper[Any] = inspect(entry.model)
+    identity = identity_in(mapper, entry.identity, entry.database)
+    return None if version is None else etags.tag(mapper, identity, version)

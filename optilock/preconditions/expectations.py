@@ -52,6 +52,7 @@ verify. :func:`optilock.serializable` covers all of this.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from types import MappingProxyType
 from typing import Any, overload
 
@@ -70,7 +71,13 @@ from optilock.events import report
 from optilock.mapped import HINT_ADD_TOKEN, Identity, State, facts, identity_of, place_of
 from optilock.mapping.scopes import Scope
 from optilock.preconditions.client_values import check_names, normal_values, values_by_column
-from optilock.preconditions.entity_tags import PLAIN, ETags, refuse_null_version, state_of
+from optilock.preconditions.entity_tags import (
+    PLAIN,
+    ETags,
+    refuse_null_version,
+    state_of,
+    tag_of_entry,
+)
 from optilock.preconditions.scopes import AnySession, expect_scope, verify_scope
 from optilock.preconditions.version_demands import (
     MISSING_ROW,
@@ -139,7 +146,13 @@ def expect(
     loaded = loaded_version(state, "expect")
     if loaded is MISSING_ROW or not matches(state, loaded, want):
         raise version_error(session, state, loaded, want, seen=known)
-    promise(session, state, loaded, demanded=True)
+    promise_to_client(session, state, loaded)
+
+
+def promise_to_client(session: Session, state: State, version: Any) -> None:
+    """Promise the version that a client has demanded; an error has the tag stored then."""
+    tag = partial(PLAIN.tag, state.mapper, identity_of(state))
+    promise(session, state, version, demanded=True, tag=tag)
 
 
 def state_in_watched_session(
@@ -259,7 +272,9 @@ def version_error(
         mapper, identity, action, original, current, changed_values(mapper, edits, seen)
     )
     entry = entry_of(attempt, stored, demanded=True)
-    return report(PreconditionFailed([entry], mismatch_reason(entry, mapper, want)))
+    error = PreconditionFailed([entry], mismatch_reason(entry, mapper, want))
+    error.etag = tag_of_entry(entry)
+    return report(error)
 
 
 def missing_row_error(

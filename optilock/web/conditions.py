@@ -36,6 +36,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from types import MappingProxyType
 from typing import Any, Final, NoReturn, Required, TypedDict, TypeVar
 
 from sqlalchemy import inspect
@@ -210,7 +211,7 @@ class Conditions:
             BadEntity: the body, as :func:`optilock.entities.replace` raises it.
         """
         asked = self.asked
-        if self.absent:
+        if self.absent and self.method != "DELETE":
             return entities.insert(session, model, key, values, **self.demands, **options)
         if asked.versions is None and not asked.exists and not asked.unless:
             compared()  # a date, and no row has one
@@ -333,6 +334,21 @@ def version_mismatch(reason: str, etag: str | None = None) -> PreconditionFailed
     error = PreconditionFailed(message=reason)
     error.etag = etag
     return report(error)
+
+
+#: No header fields.
+NO_FIELDS: Final[Mapping[str, str]] = MappingProxyType({})
+#: RFC 9110 section 15.4.5: a 304 has these, if the answer with a body would have them.
+_OF_304 = ("cache-control", "content-location", "date", "etag", "expires", "vary")
+
+
+def of_not_modified(etag: str | None, headers: Mapping[str, str]) -> dict[str, str]:
+    """Return the header fields of a 304."""
+    found = {name: value for name, value in headers.items() if name.lower() in _OF_304}
+    if etag is not None:
+        found = {name: one for name, one in found.items() if name.lower() != "etag"}
+        found["ETag"] = etag
+    return found
 
 
 def _refuse(reason: str) -> NoReturn:

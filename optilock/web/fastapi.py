@@ -44,7 +44,15 @@ from optilock import UnitOfWork
 from optilock.errors import ConfigurationError
 from optilock.errors.base import extra
 from optilock.preconditions.entity_tags import PLAIN
-from optilock.web.conditions import IF_MATCH, IF_NONE_MATCH, STRICT, Policy, openapi_responses
+from optilock.web.conditions import (
+    IF_MATCH,
+    IF_NONE_MATCH,
+    NO_FIELDS,
+    STRICT,
+    Policy,
+    of_not_modified,
+    openapi_responses,
+)
 from optilock.web.conditions import Conditions as _Conditions
 from optilock.web.problems import ERRORS
 from optilock.web.units import Depend, session_of_request, sync_session
@@ -83,6 +91,8 @@ __all__ = [
 _STATE = "optilock_web"
 #: An attribute of a function: it is a dependency that reads conditions.
 _READS = "_optilock_reads_conditions"
+#: A key of a request's scope: the header fields that the function sets.
+_HEADERS = "optilock.response_headers"
 #: A key of a request's scope: the error of its body, which is no JSON.
 _BROKEN = "optilock.broken_body"
 
@@ -159,6 +169,7 @@ def conditions(*, etags: Tags | None = None, policy: Policy | None = None) -> An
 
     async def read(
         request: Request,
+        response: Response,
         if_match: Annotated[str | None, Header(alias="If-Match", description=IF_MATCH)] = None,
         if_none_match: Annotated[
             str | None, Header(alias="If-None-Match", description=IF_NONE_MATCH)
@@ -170,6 +181,7 @@ def conditions(*, etags: Tags | None = None, policy: Policy | None = None) -> An
             etags=installed.etags if etags is None else etags,
             policy=installed.policy if policy is None else policy,
         )
+        request.scope[_HEADERS] = response.headers
         _raise_broken(request)
         return found
 
@@ -254,7 +266,7 @@ async def _leave(unit: UnitOfWork[Any], *raised: Any) -> None:
 
 
 class ConditionalRoute(APIRoute):
-    """A route that refuses a broken JSON body after the conditions, and not before."""
+    """A route that refuses a broken JSON body after the conditions, and completes a 304."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handler = super().get_route_handler()
@@ -263,10 +275,19 @@ class ConditionalRoute(APIRoute):
 
         async def patient(request: Request) -> Response:
             if any(hasattr(call, _READS) for call in request.app.dependency_overrides):
-                return await handler(request)
-            return await handler(_Patient(request.scope, request.receive))
+                return _as_complete(request, await handler(request))
+            patient = _Patient(request.scope, request.receive)
+            return _as_complete(request, await handler(patient))
 
         return patient
+
+
+def _as_complete(request: Request, answer: Response) -> Response:
+    """Return an answer; a 304 has the fields that the function has set for both answers."""
+    if answer.status_code == 304:
+        for name, value in of_not_modified(None, request.scope.get(_HEADERS, NO_FIELDS)).items():
+            answer.headers.setdefault(name, value)
+    return answer
 
 
 class _Patient(Request):

@@ -29,7 +29,7 @@ cannot read, and ``response.set_etag(tag)`` puts quotes around a tag that has th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
 from typing import Any
 
@@ -38,7 +38,7 @@ from optilock.errors import ConfigurationError
 from optilock.errors.base import extra
 from optilock.exactly_once import Once
 from optilock.preconditions.entity_tags import PLAIN, ETags
-from optilock.web.conditions import STRICT, Conditions, Policy
+from optilock.web.conditions import NO_FIELDS, STRICT, Conditions, Policy, of_not_modified
 from optilock.web.keys import once_of
 from optilock.web.problems import ERRORS, MEDIA_TYPE, OF_VALUES, problem_of
 
@@ -154,9 +154,12 @@ def _served() -> Request | None:
     return served
 
 
-def not_modified(etag: str | None) -> Response:
-    """Return a 304: the client has this version already."""
-    return Response(status=304, headers={} if etag is None else {"ETag": etag})
+def not_modified(etag: str | None, headers: Mapping[str, str] = NO_FIELDS) -> Response:
+    """Return a 304: the client has this version already.
+
+    ``headers`` are those of the answer with a body; the 304 gets the fields that it needs.
+    """
+    return Response(status=304, headers=of_not_modified(etag, headers))
 
 
 def _lines(environ: dict[str, Any]) -> Iterator[tuple[str, str]]:

@@ -34,7 +34,7 @@ before the answer is sent, so that a conflict at COMMIT is an answer. Nothing ru
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any
 
 from optilock.conditions.request import serving
@@ -46,10 +46,12 @@ from optilock.web.conditions import (
     ETAG,
     IF_MATCH,
     IF_NONE_MATCH,
+    NO_FIELDS,
     STRICT,
     Policy,
     ProblemDocument,
     error_statuses,
+    of_not_modified,
 )
 from optilock.web.conditions import Conditions as _Conditions
 from optilock.web.keys import once_of_request as once_of
@@ -232,9 +234,12 @@ def unit(sessions: Any, **options: Any) -> Provide:
 # -- answers ---------------------------------------------------------------------------------------
 
 
-def not_modified(etag: str | None) -> Response[None]:
-    """Return a 304: the client has this version already."""
-    return Response(None, status_code=304, headers={} if etag is None else {"ETag": etag})
+def not_modified(etag: str | None, headers: Mapping[str, str] = NO_FIELDS) -> Response[None]:
+    """Return a 304: the client has this version already.
+
+    ``headers`` are those of the answer with a body; the 304 gets the fields that it needs.
+    """
+    return Response(None, status_code=304, headers=of_not_modified(etag, headers))
 
 
 def responses(method: str, *, keyed: bool = False) -> dict[int, ResponseSpec]:

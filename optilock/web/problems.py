@@ -85,17 +85,14 @@ from traceback import walk_tb
 from types import FrameType, MappingProxyType
 from typing import Any, Final
 
-from sqlalchemy import inspect
 from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, NoResultFound
-from sqlalchemy.orm import Mapper
 from sqlalchemy.orm.exc import StaleDataError
 
 from optilock import errors
-from optilock.columns.identities import identity_in
 from optilock.dialects.transient import is_transient
 from optilock.exactly_once.errors import KeyInUse, KeyReused
 from optilock.leases.errors import LeaseHeld, LeaseLost
-from optilock.preconditions.entity_tags import PLAIN, ETags
+from optilock.preconditions.entity_tags import PLAIN, ETags, tag_of_entry
 from optilock.queue.errors import MessageNotFound, MessageTooLarge, ReceiptExpired
 from optilock.shares.errors import (
     AccessDenied,
@@ -215,7 +212,9 @@ def _of_batch(error: errors.BatchFailed, etags: ETags) -> Problem | None:
 def _of_conflict(error: Exception, etags: ETags) -> Problem:
     entries: tuple[errors.Entry[Any], ...] = getattr(error, "entries", ())
     one = entries[0] if len(entries) == 1 else None
-    tag = getattr(error, "etag", None) or (None if one is None else _tag_in(one, etags))
+    own = None if one is None else tag_of_entry(one, etags)
+    tag = getattr(error, "etag", None)
+    tag = own if tag is None or (own is not None and etags is not PLAIN) else tag
     shown = {} if one is None else shown_of(one)
     if not isinstance(error, errors.PreconditionFailed):
         return CONFLICT.problem(etag=tag, **shown)
@@ -228,15 +227,6 @@ def _with_tag(kind: Kind, status: int, etag: str | None, **members: Any) -> Prob
     """Put the tag into the body, and into the header if a condition was compared with it."""
     headers = {"ETag": etag} if etag is not None and status == 412 else {}
     return kind.problem(status=status, headers=headers, etag=etag, **members)
-
-
-def _tag_in(entry: errors.Entry[Any], etags: ETags) -> str | None:
-    if entry.database is None or entry.token is None:
-        return None
-    version = entry.database.get(entry.token)
-    mapper: Mapper[Any] = inspect(entry.model)
-    identity = identity_in(mapper, entry.identity, entry.database)
-    return None if version is None else etags.tag(mapper, identity, version)
 
 
 def _shown_names(names: tuple[str, ...]) -> list[str] | None:

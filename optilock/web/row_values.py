@@ -29,7 +29,8 @@ def shown_of(entry: Entry[Any]) -> dict[str, Any]:
 def _values_of(entry: Entry[Any]) -> dict[str, dict[str, Any]] | None:
     """Return the values of the fields that the class lists; ``None`` if it lists none."""
     listed: Iterable[str] = getattr(entry.model, "__problem_fields__", ())
-    sides = {"original": entry.original, "current": entry.current, "database": entry.database}
+    wanted = {n: v for n, v in entry.current.items() if n in entry.changes or n in entry.original}
+    sides = {"original": entry.original, "current": wanted, "database": entry.database}
     found = {
         name: {
             side: as_json(values[name])
@@ -43,12 +44,21 @@ def _values_of(entry: Entry[Any]) -> dict[str, dict[str, Any]] | None:
 
 
 def _is_in_conflict(entry: Entry[Any], name: str) -> bool:
-    """Return ``False`` if the stored value is both the wanted one and the one that was seen."""
+    """Return ``False`` if the stored value is the one that was seen, and the one that is wanted."""
     stored = entry.database
     if stored is None or name not in entry.current:
         return True
-    sides = (entry.original, entry.current)
-    return any(name in side and side[name] != stored.get(name) for side in sides)
+    sides = [side for side in (entry.original, entry.current) if name in side]
+    if any(side[name] != stored.get(name) for side in sides):
+        return True
+    return name not in entry.original and name not in entry.changes and _is_older(entry)
+
+
+def _is_older(entry: Entry[Any]) -> bool:
+    """Return whether the client has seen another version of this row, with unknown values."""
+    token, stored = entry.token or "", entry.database or {}
+    seen, now = entry.original.get(token), stored.get(token)
+    return type(seen) is type(now) and seen != now
 
 
 def _can_be_shown(value: Any) -> bool:

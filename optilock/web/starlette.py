@@ -28,14 +28,14 @@ are no ASCII.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 
 from optilock.conditions.request import Request as Served
 from optilock.conditions.request import serving
 from optilock.dialects import unwrapped_errors
 from optilock.errors.base import extra
 from optilock.preconditions.entity_tags import PLAIN, ETags
-from optilock.web.conditions import STRICT, Conditions, Policy
+from optilock.web.conditions import NO_FIELDS, STRICT, Conditions, Policy, of_not_modified
 from optilock.web.keys import once_of_request as once_of
 from optilock.web.problems import ERRORS, MEDIA_TYPE, OF_VALUES, Problem, problem_of
 
@@ -98,9 +98,12 @@ def _tags(etags: Tags, request: Request) -> ETags:
     return etags if isinstance(etags, ETags) else etags(request)
 
 
-def not_modified(etag: str | None) -> Response:
-    """Return a 304: the client has this version already."""
-    return Response(status_code=304, headers={} if etag is None else {"ETag": etag})
+def not_modified(etag: str | None, headers: Mapping[str, str] = NO_FIELDS) -> Response:
+    """Return a 304: the client has this version already.
+
+    ``headers`` are those of the answer with a body; the 304 gets the fields that it needs.
+    """
+    return Response(status_code=304, headers=of_not_modified(etag, headers))
 
 
 class ProblemResponse(Response):

@@ -52,11 +52,21 @@ from optilock.watched.writes.send import expected_version
 _PROMISED = "_optilock_promised"
 
 
-def promise(session: Session, state: State, version: Any, *, demanded: bool) -> None:
-    """Promise that the row of ``state`` is in ``version`` until the transaction ends."""
+def promise(
+    session: Session,
+    state: State,
+    version: Any,
+    *,
+    demanded: bool,
+    tag: Callable[[Any], str] | None = None,
+) -> None:
+    """Promise that the row of ``state`` is in ``version`` until the transaction ends.
+
+    ``tag`` makes the ETag of another version, for the error of a broken promise.
+    """
     promises, place = promises_of(session), place_of(state)
     if not record_of(session).is_ours(place):
-        promises.add(place, Promise(state.mapper, place[1], version, demanded))
+        promises.add(place, Promise(state.mapper, place[1], version, demanded, tag))
 
 
 def promises_of(session: Session) -> Promises:

@@ -8,7 +8,7 @@ transaction.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
@@ -86,6 +86,8 @@ class Promise(NamedTuple):
     version: Any
     #: By a client: then nothing is resolved, and the error is ``PreconditionFailed``.
     demanded: bool
+    #: The ETag of a version of the row, as the client gets it.
+    tag: Callable[[Any], str] | None = None
 
 
 class RowsOfTransaction(dict[Place, T]):
@@ -144,19 +146,31 @@ class Promises(RowsOfTransaction[Promise]):
         if known is None:
             self[place] = promise
         elif promise.demanded and not known.demanded:
-            self[place] = Promise(known.mapper, known.identity, known.version, demanded=True)
+            self[place] = known._replace(demanded=True, tag=promise.tag)
 
     def demand(self, place: Place) -> bool:
         """Return whether a client has named the version of this row."""
         promise = self.get(place) or self._looked_at.get(place)
         return promise is not None and promise.demanded
 
+    def tag_in(self, entries: Sequence[Entry[Any]]) -> str | None:
+        """Return the tag of the stored row, if the entries are about one that a client named."""
+        if len(entries) != 1 or entries[0].database is None:
+            return None
+        promise = self.get(_place(entries[0])) or self._looked_at.get(_place(entries[0]))
+        version = entries[0].database.get(entries[0].token or "")
+        if promise is None or promise.tag is None or version is None:
+            return None
+        return promise.tag(version)
+
 
 def conflict_of(entries: Iterable[Entry[Any]], promises: Promises | None) -> ConcurrencyError:
     """Return the error for these rows: ``PreconditionFailed`` if a client demanded one of them."""
     found = tuple(entries)
     if promises is not None and any(promises.demand(_place(entry)) for entry in found):
-        return PreconditionFailed(found)
+        error = PreconditionFailed(found)
+        error.etag = promises.tag_in(found)
+        return error
     return ConcurrencyError(found)
 
 

@@ -367,8 +367,8 @@ def test_values_without_a_lasting_text_are_refused_before_anything_is_sent(first
     deep: list[Any] = []
     for _ in range(100_000):
         deep = [deep]
-    for value in (object(), deep):
-        with count_statements(engine) as sent, pytest.raises(BadEntity):
+    for value, kind in ((object(), ConfigurationError), (deep, BadEntity)):
+        with count_statements(engine) as sent, pytest.raises(kind):
             once(entities.merge, Post, 1, {"text": value}, if_match=first, idempotency=AGAIN)
         assert sent.count == 0
 

@@ -97,10 +97,12 @@ def test_other_ways_to_name_versions(kind, watched, body):
         done = entities.merge(session, kind, 1, values, if_match="*" if star else tags)
         tags.append(done.etag)
         assert body(session, kind, 1) == (f"b{number}", "b", done.etag)
-    if not moves_with_its_values(kind):  # a merge of nothing moves the version
+    if not moves_with_its_values(kind):  # a merge of nothing changes nothing
         for if_match in (tags[-1], "*"):
-            tags.append(entities.merge(session, kind, 1, if_match=if_match).etag)
+            assert entities.merge(session, kind, 1, if_match=if_match).etag == tags[-1]
             assert body(session, kind, 1) == ("b2", "b", tags[-1])
+        with pytest.raises(PreconditionFailed):
+            entities.merge(session, kind, 1, if_match=tags[0])
     assert len({*tags}) == len(tags)
     entities.delete(session, kind, 1, if_match="*")
     assert body(session, kind, 1) is None
@@ -385,9 +387,11 @@ def test_signed_tags(tables, watched):
 @pytest.mark.engines("sqlite-wal")
 def test_if_none_match_is_for_inserts_alone(tables, watched):
     tables(Account)
-    for operation in ("merge", "replace", "delete"):
-        with pytest.raises(BadPrecondition, match="name that in if_match"):
-            getattr(entities, operation)(watched(), Account, 1, if_match="*", if_none_match="*")
+    with pytest.raises(BadPrecondition, match="name that in if_match"):
+        entities.delete(watched(), Account, 1, if_match="*", if_none_match="*")
+    for operation in ("merge", "replace"):  # of a stored row it is 412
+        with pytest.raises(NotFound):
+            getattr(entities, operation)(watched(), Account, 1, {"owner": "x"}, if_none_match="*")
     with pytest.raises(BadPrecondition, match="alone"):
         entities.insert(watched(), Account, 1, if_none_match='"1"')
     for operation in ("insert", "insert_or_merge", "insert_or_replace"):
