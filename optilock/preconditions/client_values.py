@@ -33,7 +33,7 @@ from optilock.dialects import database_of
 from optilock.errors import BadEntity, ConfigurationError, NotFound
 from optilock.mapped import Identity, facts
 from optilock.resolvers.diff3 import normalize_line_ends, restore_line_ends
-from optilock.serialize import DEEPEST, is_too_deep
+from optilock.serialize import DEEPEST, PLAIN, is_too_deep
 from optilock.undocumented.connections import type_on
 from optilock.undocumented.mappers import names_in_composite
 from optilock.watched.rows.entries import detached_copy
