@@ -166,6 +166,19 @@ class Facts:
             and others.isdisjoint(attribute.columns)
         )
 
+    @cached_property
+    def covered(self) -> frozenset[str]:
+        """The attributes whose values the version covers, without those of the key."""
+        others = {self.token, *self.keys}
+        names = (n for n, column in self.columns.items() if column not in self.ignored)
+        return frozenset(names).difference(others)
+
+    @cached_property
+    def covered_and_loaded(self) -> frozenset[str]:
+        """The same, without those that are deferred by the mapping."""
+        attributes = self.mapper.attrs
+        return frozenset(n for n in self.covered if not getattr(attributes[n], "deferred", False))
+
     @property
     def ignored(self) -> frozenset[sa.Column[Any]]:
         """Columns of the whole hierarchy that neither move the version nor conflict."""

@@ -49,6 +49,7 @@ from optilock.tokens.guard_trigger import GuardTrigger, Policy
 from optilock.undocumented.mappers import load_with_parent
 from optilock.watched.aggregates import cover
 from optilock.watched.rows.merge import compare_in_merge
+from optilock.watched.rows.version_reads import note_reads
 from optilock.watched.scopes.flush import move_scopes
 from optilock.watched.session.connections import connection_to_write
 from optilock.watched.session.record import is_watched, keeps_version
@@ -328,6 +329,7 @@ def _load_version(mapper: Mapper[Any], cls: type[Any]) -> None:
         moves.check_post_update(mapper, cls)
         moves.move_by_key(mapper)
         attribute.load_always(mapper)
+        note_reads(mapper)
     original_values.follow_committed(mapper)
     if cls.__version_commutes__:
         checks.check_composites(mapper, cls)

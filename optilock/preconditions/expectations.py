@@ -92,10 +92,10 @@ from optilock.resolvers.rules import client_wins
 from optilock.undocumented.statements import is_in_greenlet
 from optilock.watched.guard.promises import promise, promises_of
 from optilock.watched.rows.entries import Attempt, attempt_of, entry_of, loaded_or_stored_values
+from optilock.watched.rows.seen import is_never_read
 from optilock.watched.rows.stored import Values, read_stored
 from optilock.watched.rows.unknown_versions import (
     hold_found_version,
-    is_never_read,
     unseen_row_error,
     version_held_before,
 )

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from sqlalchemy import Column, Connection
-from sqlalchemy.orm import InstanceState, Mapper, PassiveFlag
+from sqlalchemy import Column, ColumnElement, Connection
+from sqlalchemy.orm import ColumnProperty, InstanceState, Mapper, PassiveFlag, Session
 
 from optilock.undocumented.names import find_name
 
@@ -22,6 +23,7 @@ else:
     state_str = find_name("sqlalchemy.orm.base:state_str")
 
 T = TypeVar("T")
+State = InstanceState[Any]
 
 
 def registries() -> Iterable[Any]:
@@ -116,9 +118,105 @@ def ask_listeners(mapper: Mapper[Any], name: str, asking: type[AskingListeners])
         listeners.for_modify(mapper.dispatch).__class__ = asking
 
 
-# -- objects ---------------------------------------------------------------------------------------
+class LoadedColumn(ColumnProperty[Any]):
+    """A column attribute that hears of each object whose value a query replaces, or leaves out.
 
-State = InstanceState[Any]
+    Queries that do neither read it as they read any other column.
+    """
+
+    __slots__ = ()  # the layout stays, so that ``__class__`` may be assigned
+    inherit_cache = True
+
+    @staticmethod
+    def is_heard(session: Session) -> bool:
+        """Return whether to hear of the session's objects."""
+        raise NotImplementedError
+
+    @staticmethod
+    def replaced(state: State, held: dict[str, Any], name: str, names: Iterable[str]) -> None:
+        """Hear of an object before its value is replaced; it held ``names`` before the query."""
+        raise NotImplementedError
+
+    @staticmethod
+    def left_out(
+        session: Session, state: State, held: dict[str, Any], name: str, names: Iterable[str]
+    ) -> None:
+        """Hear of an object that gets values of its row without that of the column."""
+        raise NotImplementedError
+
+    def setup(self, *args: Any, **options: Any) -> None:
+        """Let the query read the column, and ask for its reader each time it runs."""
+        super().setup(*args, **options)
+        columns = options["memoized_populators"]
+        if isinstance(columns.get(self), ColumnElement):
+            columns[LoadedColumn, self] = columns.pop(self)
+
+    def create_row_processor(self, context: Any, *args: Any) -> None:
+        """Add the reader of the column in the rows of a query that runs."""
+        _, path, mapper, result, adapter, populators = args
+        name, quick, expire = self.key, populators["quick"], populators["expire"]
+        columns = path.get(context.attributes, "memoized_setups", {})
+        getter = columns.get((LoadedColumn, self))
+        if isinstance(getter, ColumnElement):  # the first run
+            getter = columns[LoadedColumn, self] = _getter(getter, result, adapter)
+        if getter is not None:
+            quick.append((name, getter))
+        else:
+            super().create_row_processor(context, *args)
+        if not self.is_heard(context.session):
+            return
+        if quick and quick[-1][0] == name:
+            if context.populate_existing or mapper.always_refresh:
+                getter = quick.pop()[1]
+                populators["new"].append((name, self._replace(expire, getter)))
+        elif expire and expire[-1] == (name, True):
+            expire.pop()
+            populators["new"].append((name, self._leave_out(context, expire)))
+
+    def _replace(self, expire: Any, getter: Callable[[Any], Any]) -> Callable[..., None]:
+        name, hear = self.key, self.replaced
+
+        def populate(state: State, held: dict[str, Any], row: Any) -> None:
+            if held:
+                hear(state, held, name, _names_before(held, expire) if expire else held)
+            held[name] = getter(row)
+
+        return populate
+
+    def _leave_out(self, context: Any, expire: Any) -> Callable[..., None]:
+        name, hear = self.key, self.left_out
+
+        def populate(state: State, held: dict[str, Any], _: Any) -> None:
+            hear(context.session, state, held, name, _names_before(held, expire))
+            held.pop(name, None)
+            state.expired_attributes.add(name)
+
+        return populate
+
+
+def _getter(column: Any, result: Any, adapter: Any) -> Any:
+    adapted = adapter.columns[column] if adapter else None
+    found = None if adapted is None else result._getter(adapted, False)
+    return found or result._getter(column, False)
+
+
+def _names_before(held: Iterable[str], expire: Collection[tuple[str, bool]]) -> list[str]:
+    """Return the attributes that an object held before the query, whose rows lack some columns."""
+    return [*held, *(name for name, is_missing in expire if is_missing)]
+
+
+def extend_attribute(attribute: Any, kind: type[ColumnProperty[Any]]) -> None:
+    """Let the column attribute of a mapper be a ``kind`` of attribute as well."""
+    if not isinstance(attribute, kind):
+        attribute.__class__ = _extended(kind, type(attribute))  # type: ignore[arg-type]
+
+
+@functools.cache
+def _extended(kind: type[Any], base: type[Any]) -> type[Any]:
+    return type(base.__name__, (kind, base), {"__slots__": (), "inherit_cache": True})
+
+
+# -- objects ---------------------------------------------------------------------------------------
 
 
 def mark_changed(state: State, name: str, before: Any) -> None:

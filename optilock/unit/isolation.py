@@ -40,9 +40,10 @@ from sqlalchemy.orm.attributes import instance_state
 
 from optilock.dialects import database_of
 from optilock.errors import ConfigurationError
-from optilock.mapped import facts, place_of
+from optilock.mapped import facts, identity_of, place_of
 from optilock.unit.parts import Part
 from optilock.watched.guard.promises import promises_of
+from optilock.watched.rows.unknown_versions import unseen_row_error
 from optilock.watched.session.order import listen_in
 from optilock.watched.session.values import Promise
 
@@ -153,6 +154,8 @@ def _loaded(session: Session, obj: Any) -> None:
         place = place_of(state)
         promised = Promise(mapper, place[1], state.dict[token], demanded=False)
         promises_of(session).add(place, promised)
+    elif token:  # the rows of a text have no version
+        raise unseen_row_error(mapper, identity_of(state), "be verified")
     elif not token and facts(mapper).compares:
         raise ConfigurationError(
             f"verify_reads cannot verify rows of {mapper.class_.__name__}: the class compares"

@@ -54,8 +54,8 @@ from optilock.watched.guard.sums import (
 )
 from optilock.watched.rows.entries import Missed, attempt_of, error_if_not_written
 from optilock.watched.rows.locked import order_of
+from optilock.watched.rows.seen import is_never_read
 from optilock.watched.rows.unknown_versions import (
-    is_never_read,
     missing_version_error,
     unseen_row_error,
 )

@@ -76,7 +76,7 @@ from optilock.watched.guard.repeats import judge, note_assigned, note_listeners
 from optilock.watched.guard.running_attempts import attempt_here
 from optilock.watched.guard.settlement import conclude, settle
 from optilock.watched.guard.sums import return_to_read_versions
-from optilock.watched.rows.seen import read_before_delete
+from optilock.watched.rows.seen import SEEN_VERSION, read_before_delete, recall_version
 from optilock.watched.rows.touch import TOUCHES, touch_again
 from optilock.watched.rows.unknown_versions import UNREAD_STATES
 from optilock.watched.session.order import only_guard_listens
@@ -103,6 +103,9 @@ def guarded_flush(original: Callable[..., None]) -> Callable[..., None]:
             return original(self, objects)
         if TOUCHES in self.__dict__:
             touch_again(self)
+        for state in flushes.changed_objects(self):
+            if hasattr(state, SEEN_VERSION):
+                recall_version(state)
         record.flushing = True
         try:
             if (attempt := attempt_here.get()) is not None and attempt.repeats is not None:

@@ -29,7 +29,7 @@ from optilock.watched.rows.members import notice_orphans
 from optilock.watched.rows.merge import guarded_merge, guarded_merge_all
 from optilock.watched.rows.reads_by_key import guarded_get, guarded_refresh
 from optilock.watched.rows.rolled_back import guarded_expunge, guarded_expunge_all, mark_pickles
-from optilock.watched.rows.seen import watch_loads
+from optilock.watched.rows.version_reads import note_reads, watch_loads
 from optilock.watched.session.order import add_step
 from optilock.watched.session.record import (
     GUARD_KEY,
@@ -128,6 +128,7 @@ def follow_mapping(mapper: Mapper[Any], cls: type[Any]) -> None:
         if isinstance(version, Column):
             move_by_key(mapper)
     load_always(mapper)
+    note_reads(mapper)
     watch_loads(mapper)
     mark_pickles(mapper)
     if isinstance(version, Column):

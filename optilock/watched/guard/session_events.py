@@ -44,6 +44,7 @@ from optilock.watched.rows.seen import (
     recall_for_delete,
     remember_deleted,
     remember_expired,
+    remember_shown,
     remember_versions,
 )
 from optilock.watched.rows.unknown_versions import drop_version, note_attached
@@ -211,7 +212,7 @@ def guarded_expire(original: Callable[..., None]) -> Callable[..., None]:
 def guarded_expire_all(original: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(original)
     def expire_all(self: Session) -> None:
-        remember_versions(self.identity_map.all_states())
+        remember_shown(self.identity_map.all_states())
         original(self)
 
     return expire_all

@@ -35,7 +35,7 @@ from optilock.mapping.original_values import (
     value_as_read,
     values_are_unknown,
 )
-from optilock.undocumented.mappers import state_str
+from optilock.undocumented.mappers import extend_attribute, state_str
 from optilock.watched.rows.entries import attempt_of, entry_of, moved_entry, stored_of
 from optilock.watched.rows.members import members_of, refuse_unseen
 from optilock.watched.rows.payloads import check_held, check_payloads, rows_of_payloads
@@ -43,6 +43,7 @@ from optilock.watched.rows.rolled_back import follow_copy
 from optilock.watched.rows.seen import (
     Memory,
     forget_version,
+    is_never_read,
     memories,
     restore_memory,
     version_seen,
@@ -50,7 +51,6 @@ from optilock.watched.rows.seen import (
 from optilock.watched.rows.unknown_versions import (
     VERSION_BEFORE,
     hold_version,
-    is_never_read,
     may_be_undone,
     unseen_row_error,
 )
@@ -212,8 +212,7 @@ def _expire_and_raise(session: Session, merged: State, error: ConcurrencyError) 
 def compare_in_merge(mapper: Mapper[Any], column: Column[Any]) -> None:
     """Let ``session.merge`` compare the version, also where it is not loaded."""
     held = mapper.get_property_by_column(column)
-    if type(held) is ColumnProperty:  # a joined child shares it with its parent
-        held.__class__ = _VersionProperty
+    extend_attribute(held, _VersionProperty)  # a joined child shares it with its parent
 
 
 # -- session.merge() -------------------------------------------------------------------------------

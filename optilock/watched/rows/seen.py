@@ -1,4 +1,4 @@
-"""The version that the author of an edit saw, when the object has been expired since.
+"""The version that the author of an edit saw, when values were expired or read again since.
 
 ::
 
@@ -8,29 +8,34 @@
     session.commit()                   # ConcurrencyError: the author saw version 3
 
 SQLAlchemy reads an expired version inside the flush, finds 4, and overwrites a change that the
-author has not seen. So a watched session remembers the version of objects that a commit, a
-rollback, ``expire`` or ``expire_all`` expires. A read before the edit shows the new values, and the
-memory is dropped. With edits that are older than the read, or with a ``session.delete()``, the
-object keeps the version that was seen. So it does when ``expire(obj, [...])`` or
-``refresh(obj, [...])`` names the version and leaves older values. ``refresh(obj)`` drops the edits
-and the memory.
+author has not seen. So one rule holds in watched sessions: **the version belongs to the oldest
+value that the object shows**.
 
-After a rollback: :mod:`optilock.watched.rows.rolled_back`. Objects of unknown versions:
-:mod:`optilock.watched.rows.unknown_versions`.
+Nothing is noted when a row is loaded. The version is noted just before values are lost: by a
+commit, a rollback, ``expire`` or ``refresh``, and by a query that reads a held row again
+(``populate_existing``, ``always_refresh``). The next read takes out the attributes that it loads.
+While an older one is left, in the object or set without having been read, the object holds the
+version of the oldest. A new transaction starts with what it reads: only edits, and values that were
+kept, are older. ``refresh(obj)`` drops the edits and the memory.
+
+A query may leave the version out (``from_statement()`` of a text). The object that it makes was
+never read in a known version, and neither was an object that came from outside without one: their
+edits are refused (:mod:`optilock.watched.rows.unknown_versions`).
+
+After a rollback: :mod:`optilock.watched.rows.rolled_back`.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple
-from weakref import WeakSet
 
-from sqlalchemy import event, inspect
-from sqlalchemy.orm import NO_VALUE, InstanceState, Mapper, QueryContext, Session
+from sqlalchemy import inspect
+from sqlalchemy.orm import NO_VALUE, InstanceState, Session
 from sqlalchemy.orm.attributes import instance_state
-from sqlalchemy.orm.exc import ObjectDeletedError, UnmappedColumnError
+from sqlalchemy.orm.exc import ObjectDeletedError
 
 from optilock.mapped import State, facts
 from optilock.mapping.original_values import (
@@ -39,27 +44,33 @@ from optilock.mapping.original_values import (
     remembered_values,
     values_seen,
 )
-from optilock.undocumented.flushes import is_flushing, states_deleted_since, states_marked_deleted
-from optilock.undocumented.mappers import names_left_out, read_expired
-from optilock.watched.rows.locked import expire_older
+from optilock.undocumented.flushes import states_deleted_since, states_marked_deleted
+from optilock.undocumented.mappers import read_expired
 from optilock.watched.session.record import is_watched
 
-#: An attribute of a state: the version that the author of an expired object has seen.
+#: An attribute of a state: the version that the author of an expired object has seen, or the
+#: :class:`ShownVersions` versions of its values.
 SEEN_VERSION = "_optilock_seen"
-_YOUNGER = "_optilock_younger"
-_DECIDED = "_optilock_decided"
+YOUNGER = "_optilock_younger"
+DECIDED = "_optilock_decided"
 #: Attributes that an object which is to be deleted was given, until its row is read for that.
-_LEFT = "_optilock_left"
+LEFT = "_optilock_left"
 #: Instead of a version: the object came from outside, and its author's version is unknown.
 NEVER_READ = object()
-#: Classes whose rows are looked at when they are read again.
-_watching: WeakSet[Mapper[Any]] = WeakSet()
+NO_OLDER: Mapping[str, Any] = {}
 
 
-class _PartlyExpired(NamedTuple):
-    """A version that was expired while values that belong to it are still held."""
+class ShownVersions:
+    """The versions of an object's values, when they were not all read in the same one."""
 
-    version: Any
+    __slots__ = ("held", "newest", "older")
+
+    def __init__(self, older: dict[str, Any], newest: Any, held: Any = NO_VALUE) -> None:
+        #: Attributes and the versions in which they were read, the oldest first.
+        self.older = older
+        #: The version of all other values, as long as the object holds ``held`` instead, or none.
+        self.newest = newest
+        self.held = held
 
 
 # -- expired objects -------------------------------------------------------------------------------
@@ -125,41 +136,68 @@ def remember_expired(obj: Any, names: Collection[str] | None) -> None:
     state = inspect(obj, raiseerr=False)
     if not isinstance(state, InstanceState):
         return  # SQLAlchemy raises
-    if names:
-        token = facts(state.mapper).token
-        if facts(state.mapper).compares:
+    states = [state]
+    if not names:
+        states += [s for _, _, s, _ in state.mapper.cascade_iterator("refresh-expire", state)]
+    remember_shown(states, names)
+
+
+def remember_shown(states: Iterable[State], names: Collection[str] | None = None) -> None:
+    """Remember the versions of the values that objects show, before ``names`` are expired."""
+    for state in states:
+        class_facts, held = facts(state.manager.mapper), state.dict
+        if class_facts.compares:
             remember_values(state)
-        if token in names and token in state.dict:
-            version = state.committed_state.get(token, state.dict[token])
-            state.__dict__[SEEN_VERSION] = _PartlyExpired(version)
-        return
-    related = (s for _, _, s, _ in state.mapper.cascade_iterator("refresh-expire", state))
-    remember_versions((state, *related))
+        token = class_facts.token
+        if token in held and (not names or token in names):
+            note_shown(state, held, token, class_facts.covered.intersection(held))
+
+
+def note_shown(state: State, held: dict[str, Any], token: str, names: Iterable[str]) -> None:
+    """Note the version of each value that the object shows, before some of them are replaced."""
+    older, newest = shown_versions(state, held, token)
+    if newest is not None:
+        noted = dict.fromkeys(names, newest)
+        if older:
+            noted = {**older, **{n: newest for n in noted if n not in older}}
+        setattr(state, SEEN_VERSION, ShownVersions(noted, newest))
+
+
+def shown_versions(state: State, held: dict[str, Any], token: str) -> tuple[Mapping[str, Any], Any]:
+    """Return attributes with older versions than the others, the oldest first, and theirs."""
+    seen = getattr(state, SEEN_VERSION, None)
+    older, version = (seen.older, seen.newest) if type(seen) is ShownVersions else (NO_OLDER, seen)
+    if token not in held:
+        return older, version
+    before = state.committed_state.get(token, NO_VALUE)
+    now = held[token] if before is NO_VALUE else before  # assigned to a new object
+    return older, version if type(seen) is ShownVersions and now == seen.held else now
 
 
 def recall_version(state: State) -> None:
-    """Hold the version that the author of a delete, or a touch, saw, instead of reading the row.
+    """Hold the version that the author of an edit saw, instead of reading the row.
 
     The key is held as well: SQLAlchemy needs no more than both.
     """
     mapper = state.mapper
-    watch_loads(mapper)
     token = facts(mapper).token
-    if not token or token in state.dict or state.key is None:
+    seen = getattr(state, SEEN_VERSION, None)
+    if not token or seen is None or state.key is None:
         return
-    seen = version_seen(state, token)
-    if seen is None:
+    version = version_seen(state, token)
+    if version is None or (token in state.dict and type(seen) is not ShownVersions):
         return
-    state.__dict__.pop(
-        SEEN_VERSION
-    )  # held from here on: values that a flush reads after its write are newer
+    if token in state.dict:
+        if version != shown_versions(state, state.dict, token)[1]:
+            hold_seen(state, token, version)
+            delattr(state, SEEN_VERSION)
+        return
+    delattr(state, SEEN_VERSION)
     keys = zip(facts(mapper).keys, state.key[1], strict=True)
-    for name, value in ((token, seen), *((n, v) for n, v in keys if n not in state.dict)):
+    for name, value in ((token, version), *((n, v) for n, v in keys if n not in state.dict)):
         state.dict[name] = value
         state.expired_attributes.discard(name)
-    state.__dict__.pop(
-        SEEN_VERSION, None
-    )  # or it would stand for the version that a write reads back
+    setattr(state, YOUNGER, (version, frozenset()))  # values that the flush will read
 
 
 # -- objects to be deleted -------------------------------------------------------------------------
@@ -171,7 +209,7 @@ def recall_for_delete(state: State) -> None:
     expired = [name for name in (class_facts.token, *class_facts.keys) if name not in state.dict]
     recall_version(state)
     if class_facts.token in expired and class_facts.token in state.dict:
-        state.__dict__[_LEFT] = expired
+        state.__dict__[LEFT] = expired
 
 
 def read_before_delete(session: Session) -> None:
@@ -185,7 +223,7 @@ def read_before_delete(session: Session) -> None:
 
 
 def _read_rest(state: State) -> None:
-    names = state.__dict__.pop(_LEFT, None)
+    names = state.__dict__.pop(LEFT, None)
     if not names or not state.expired_attributes:
         return
     held = {
@@ -225,16 +263,16 @@ def remember_removed(states: Iterable[State], stands: Callable[[], bool]) -> Non
 def _decide(state: State, stands: Callable[[], bool] | None) -> None:
     token = facts(state.mapper).token
     if token:
-        state.__dict__[_DECIDED] = _Decided(version_seen(state, token), stands)
+        state.__dict__[DECIDED] = _Decided(version_seen(state, token), stands)
     if any_compared() and facts(state.mapper).compares:
         remember_values(state)
 
 
-def _is_doomed(state: State, session: Session) -> bool:
+def is_doomed(state: State, session: Session) -> bool:
     """Return whether the object is to be deleted."""
     if state in states_marked_deleted(session):
         return True
-    decided = state.__dict__.get(_DECIDED)
+    decided = state.__dict__.get(DECIDED)
     return (
         decided is not None
         and decided.stands is not None
@@ -248,16 +286,33 @@ def _is_doomed(state: State, session: Session) -> bool:
 
 def version_seen(state: State, token: str) -> Any:
     """Return the version that the object's author saw, without a read; ``None`` if none."""
-    if token in state.dict:
-        loaded = state.committed_state.get(token, NO_VALUE)
-        return state.dict[token] if loaded is NO_VALUE else loaded  # assigned to a new object
-    return _version_of(state.__dict__.get(SEEN_VERSION))
+    held = state.dict
+    older, version = shown_versions(state, held, token)
+    if older:
+        version = next((one for name, one in older.items() if name in held), version)
+    return None if version is NEVER_READ else version
 
 
-def _version_of(seen: Any) -> Any:
-    if seen is NEVER_READ:
-        return None
-    return seen.version if isinstance(seen, _PartlyExpired) else seen
+def is_never_read(state: State) -> bool:
+    """Return whether the object shows a value whose version is unknown."""
+    seen = getattr(state, SEEN_VERSION, None)
+    if type(seen) is not ShownVersions:
+        return seen is NEVER_READ
+    return next((one for name, one in seen.older.items() if name in state.dict), None) is NEVER_READ
+
+
+def may_be_unread(state: State) -> bool:
+    """Return whether there are attributes whose versions are unknown."""
+    seen = getattr(state, SEEN_VERSION, None)
+    return seen is NEVER_READ or (type(seen) is ShownVersions and NEVER_READ in seen.older.values())
+
+
+def hold_seen(state: State, token: str, version: Any) -> None:
+    """Let the next write of the object name ``version``."""
+    if token in state.committed_state:  # touched, or assigned
+        state.committed_state[token] = version
+    else:
+        state.dict[token] = version
 
 
 def younger_names(state: State, version: Any) -> Collection[str]:
@@ -265,7 +320,7 @@ def younger_names(state: State, version: Any) -> Collection[str]:
 
     The author of the edit has not seen their values.
     """
-    seen, names = state.__dict__.get(_YOUNGER, (None, ()))
+    seen, names = state.__dict__.get(YOUNGER, (None, ()))
     return names if seen == version else ()
 
 
@@ -282,135 +337,20 @@ def follow_move(state: State, token: str, before: Any, after: Any) -> None:
     """
     if version_seen(state, token) != before or token in state.committed_state:
         return
-    decided = state.__dict__.get(_DECIDED)
+    decided = state.__dict__.get(DECIDED)
     if decided is not None and decided.version == before:
-        state.__dict__[_DECIDED] = _Decided(after, decided.stands)
+        state.__dict__[DECIDED] = _Decided(after, decided.stands)
+    seen = getattr(state, SEEN_VERSION, None)
+    if type(seen) is ShownVersions:
+        older = {name: after if one == before else one for name, one in seen.older.items()}
+        newest, held = (after if one == before else one for one in (seen.newest, seen.held))
+        setattr(state, SEEN_VERSION, ShownVersions(older, newest, held))
+    elif token not in state.dict:
+        setattr(state, SEEN_VERSION, after)
     if token in state.dict:
         state.dict[token] = after
-    else:
-        seen = state.__dict__[SEEN_VERSION]
-        state.__dict__[SEEN_VERSION] = (
-            _PartlyExpired(after) if isinstance(seen, _PartlyExpired) else after
-        )
 
 
 def undo_of_move(state: State, token: str, before: Any, after: Any) -> Callable[[], None]:
     """Return a function that takes :func:`follow_move` back, when the statement is undone."""
     return functools.partial(follow_move, state, token, after, before)
-
-
-# -- repeated reads --------------------------------------------------------------------------------
-
-
-def watch_loads(mapper: Mapper[Any]) -> None:
-    """Watch repeated reads of the class's rows, for objects that hold them."""
-    if mapper not in _watching:
-        with suppress(UnmappedColumnError):  # of another table: the first flush raises
-            token = facts(mapper).token
-            _watching.add(mapper)
-            if token:
-                _watch_loads(mapper, token)
-
-
-def _watch_loads(mapper: Mapper[Any], token: str) -> None:
-    """Listen to the class's rows that are read again. Rows new to a session are not watched."""
-
-    def refresh(state: State, context: Any, attrs: Collection[str] | None) -> None:
-        # a composite is made of attributes that are held, without a query
-        query = context if isinstance(context, QueryContext) else None
-        if query is not None and query.refresh_state is None:
-            state.__dict__.pop(_LEFT, None)  # the row was read
-            _without_older(state, query, attrs)
-        if attrs is not None and token not in attrs:
-            return
-        seen = state.__dict__.pop(SEEN_VERSION, None)
-        if query is not None:
-            _settle_seen(state, token, seen, query, attrs)
-
-    event.listen(mapper.class_, "refresh", refresh, raw=True)
-    impl: Any = mapper.class_manager[token].impl
-    if not isinstance(impl, _VersionAttribute):
-        impl.__class__ = _version_attribute(type(impl))  # type: ignore[arg-type]
-
-
-def _settle_seen(
-    state: State, token: str, seen: Any, query: QueryContext, attrs: Collection[str] | None
-) -> None:
-    """Hold the version that was read, or keep the one that the author of older edits has seen."""
-    if attrs is None:
-        for name in names_left_out(state, query):
-            del state.dict[name]  # deferred, as in an object that is new to the session
-    doomed = _is_doomed(state, query.session)
-    if doomed:
-        seen = _version_decided(state, seen)
-    # Most rows that are read again hold nothing.
-    if seen is None or not (doomed or state.committed_state or type(seen) is _PartlyExpired):
-        return
-    if doomed or _is_older(state, seen, query, attrs):
-        _keep_seen(state, token, seen, attrs, unseen=doomed or is_flushing(query.session))
-
-
-def _version_decided(state: State, seen: Any) -> Any:
-    """Return the version that the object had when its delete was decided, or else ``seen``."""
-    decided = state.__dict__.get(_DECIDED)
-    return seen if decided is None or decided.version is None else decided.version
-
-
-def _keep_seen(
-    state: State, token: str, seen: Any, attrs: Collection[str] | None, *, unseen: bool
-) -> None:
-    """Keep the version that was seen, and note attributes with ``unseen`` younger values."""
-    if unseen and state.dict.get(token) != _version_of(seen):
-        names = state.dict.keys() if attrs is None else attrs
-        state.__dict__[_YOUNGER] = _version_of(seen), frozenset(names) - {token}
-    state.dict[token] = _version_of(seen)
-    if seen is NEVER_READ:
-        state.__dict__[SEEN_VERSION] = seen
-
-
-def _without_older(state: State, context: Any, attrs: Collection[str] | None) -> None:
-    """Expire attributes that a plain query read of a locked row: they may be older."""
-    if attrs is not None:
-        expire_older(state, context, attrs)
-    elif state not in states_marked_deleted(context.session):
-        keys = facts(state.mapper).keys
-        expire_older(state, context, [name for name in list(state.dict) if name not in keys])
-
-
-class _VersionAttribute:
-    """A version attribute for which ``set_committed_value()`` sets the version that was seen."""
-
-    __slots__ = ()
-
-    def set(self, state: State, dict_: Any, value: Any, *args: Any, **options: Any) -> None:
-        """Set the application's value; the version that was seen before counts, without a read."""
-        if self.key not in dict_:  # type: ignore[attr-defined]
-            seen = version_seen(state, self.key)  # type: ignore[attr-defined]
-            if seen is not None:
-                dict_[self.key] = seen  # type: ignore[attr-defined]
-                state.expired_attributes.discard(self.key)  # type: ignore[attr-defined]
-                state.__dict__.pop(SEEN_VERSION, None)
-        super().set(state, dict_, value, *args, **options)  # type: ignore[misc]
-
-    def set_committed_value(self, state: State, dict_: Any, value: Any) -> Any:
-        state.__dict__.pop(SEEN_VERSION, None)
-        return super().set_committed_value(state, dict_, value)  # type: ignore[misc]
-
-
-@functools.cache
-def _version_attribute(kind: type[Any]) -> type[Any]:
-    return type(kind.__name__, (_VersionAttribute, kind), {"__slots__": ()})
-
-
-def _is_older(state: State, seen: Any, context: Any, attrs: Collection[str] | None) -> bool:
-    """Return whether the object holds a change that its author made before this row was read."""
-    if context.refresh_state is None and context.populate_existing:
-        return False  # a query that drops all edits
-    columns = state.mapper.column_attrs
-    if any(name in columns for name in state.committed_state):
-        return True
-    return (
-        isinstance(seen, _PartlyExpired)
-        and attrs is not None
-        and any(name in columns and name not in attrs for name in state.dict)
-    )

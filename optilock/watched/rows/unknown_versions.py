@@ -1,9 +1,10 @@
 """Rows in unknown versions: they must be read before they are edited.
 
 An object that comes to the session without a version, by ``make_transient_to_detached()`` or a
-pickle, was read in an unknown version. So is one that was read after an UPDATE statement that is
-rolled back: it may hold a version that was never stored. A row that is older than its version
-column may have no version at all, which is NULL: it is refused, and left as it is.
+pickle, was read in an unknown version. So was one that a query without the version has made: the
+text of a ``from_statement()``. So was one that was read after an UPDATE statement that is rolled
+back: it may hold a version that was never stored. A row that is older than its version column may
+have no version at all, which is NULL: it is refused, and left as it is.
 """
 
 from __future__ import annotations
@@ -18,7 +19,13 @@ from sqlalchemy.orm.attributes import instance_state
 
 from optilock.errors import ConfigurationError
 from optilock.mapped import State, facts
-from optilock.watched.rows.seen import NEVER_READ, SEEN_VERSION, version_seen
+from optilock.watched.rows.seen import (
+    NEVER_READ,
+    SEEN_VERSION,
+    is_never_read,
+    may_be_unread,
+    version_seen,
+)
 
 #: An attribute of a session: its objects whose rows were never read, once there was one.
 UNREAD_STATES = "_optilock_unread"
@@ -54,20 +61,10 @@ def unread_states(session: Session) -> Collection[State]:
     waiting = session.__dict__.get(UNREAD_STATES)
     if not waiting:
         return ()
-    found = [state for state in waiting if _is_unread(state) and state.session is session]
+    found = [state for state in waiting if may_be_unread(state) and state.session is session]
     session.__dict__[UNREAD_STATES] = WeakSet(found)
-    return found
-
-
-def _is_unread(state: State) -> bool:
-    """Return whether it is still unread: ``merge(load=False)`` and a touch give it a version."""
-    token = facts(state.mapper).token
-    return bool(token) and is_never_read(state) and version_seen(state, token) is None
-
-
-def is_never_read(state: State) -> bool:
-    """Return whether the object was edited without a read of its row."""
-    return state.__dict__.get(SEEN_VERSION) is NEVER_READ
+    # merge(load=False) and a touch give it a version
+    return [state for state in found if version_seen(state, facts(state.mapper).token) is None]
 
 
 def hold_version(state: State, version: Any) -> None:
@@ -139,7 +136,8 @@ def unseen_row_error(
     name = mapper.class_.__name__
     return ConfigurationError(
         f"{name} {key!r} cannot {what} without having been read since it came to the"
-        " session without a version, or since its INSERT or an UPDATE statement was rolled"
+        " session without a version (also by a query whose text has no version column), or since"
+        " its INSERT or an UPDATE statement was rolled"
         " back, so the changes of others that its author has seen are unknown. Read it first"
         " (session.get(),"
         " session.refresh()), or say which version was seen:"

@@ -28,9 +28,9 @@ from optilock.mapped import Identity, State, facts
 from optilock.mapping.original_values import is_written_by_flush, values_read
 from optilock.undocumented.flushes import states_marked_deleted
 from optilock.watched.rows.entries import Missed, attempt_of
+from optilock.watched.rows.seen import is_never_read, version_seen
 from optilock.watched.rows.stored import Values, read_stored
 from optilock.watched.rows.unknown_versions import (
-    is_never_read,
     missing_version_error,
     unseen_row_error,
 )
@@ -279,6 +279,5 @@ def _identity(state: State) -> tuple[Any, ...]:
 def expected_version(state: State, token: str) -> Any:
     """Return the version that a write of the object names, read now if the object is expired."""
     if token not in state.dict:
-        history: Any = state.attrs[token].load_history()
-        return history.unchanged[0] if history.unchanged else None  # the row was never read
-    return state.committed_state.get(token, state.dict[token])
+        state.attrs[token].load_history()
+    return version_seen(state, token)  # None: the row was never read

@@ -651,7 +651,6 @@ def a_number_of(model: Any) -> Change:
         a_copy_that_is_not_changed,
         a_deleted_object,
         a_key_that_was_not_read,
-        a_version_that_was_not_read,
         another_parent,
         another_item,
         another_key,
@@ -664,6 +663,10 @@ def a_number_of(model: Any) -> Change:
 @pytest.mark.tenth
 def test_what_is_more_is_planned(change, sessions, monkeypatch):
     assert compared(sessions, change, monkeypatch)
+
+
+def test_a_version_that_was_expired_is_recalled(sessions, monkeypatch):
+    assert not compared(sessions, a_version_that_was_not_read, monkeypatch)
 
 
 def test_a_version_of_the_database_is_planned(sessions):
