@@ -29,7 +29,6 @@ Statements that write children around the session (``update(Line)``, SQL) are no
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -49,16 +48,23 @@ from optilock.mapped import State, facts, identity_of
 from optilock.mapping.moves import touch_state
 from optilock.mapping.original_values import edit_that_counts
 from optilock.undocumented.flushes import classes_to_flush
+from optilock.watched.rows.changes import changes_of
 from optilock.watched.rows.roots import (
     LOADED_OR_PENDING,
     READING,
+    Cover,
     InMemory,
     Reading,
     Together,
+    covers_by_class,
+    covers_of,
+    declared_covers,
     find_roots,
+    foreign_keys_of,
+    key_of_root,
 )
 from optilock.watched.rows.seen import recall_version
-from optilock.watched.rows.touch import ROOTS, note_roots
+from optilock.watched.rows.touch import ROOTS, ROOTS_LEFT, note_roots, touch_with_next_flush
 from optilock.watched.session.order import add_step
 from optilock.watched.session.record import (
     RECORD_KEY,
@@ -67,22 +73,6 @@ from optilock.watched.session.record import (
     keeps_version,
 )
 
-
-@dataclass(frozen=True, eq=False)
-class Cover:
-    """One relationship whose rows count as part of its root."""
-
-    root: Mapper[Any]
-    relationship: RelationshipProperty[Any]
-
-    @property
-    def by_links(self) -> bool:
-        return self.relationship.secondary is not None
-
-
-_covers: list[Cover] = []
-#: Those that an object of a class may belong to, and those that it is the root of.
-_of: WeakKeyDictionary[Mapper[Any], tuple[list[Cover], list[Cover]]] = WeakKeyDictionary()
 #: The roots that a transaction has read. The session itself holds an unchanged object weakly.
 _read: WeakKeyDictionary[SessionTransaction, dict[int, Any]] = WeakKeyDictionary()
 
@@ -94,17 +84,23 @@ def cover(mapper: Mapper[Any], names: Any) -> None:
         ConfigurationError: a name is not that of a relationship that owns rows, the class has no
             version that moves by itself, or a root would be its own child.
     """
-    known = {one.relationship for one in _covers}
+    known = {one.relationship for one in declared_covers}
     for name in names:
         relationship = _relationship(mapper, name)
         if relationship not in known:
             _refuse_inherited(mapper, relationship)
-            _covers.append(Cover(mapper, relationship))
+            declared_covers.append(Cover(mapper, relationship))
             _refuse_circle(mapper, relationship)
-    _of.clear()
+    covers_by_class.clear()
     for name in ("load", "refresh"):
         event.listen(mapper.class_, name, _keep, raw=True, propagate=True)
-    add_step("roots", _concerned, before_flush=_touch_roots)
+    add_step(
+        "roots",
+        _concerned,
+        before_flush=_touch_roots,
+        after_flush=_note_left,
+        after_flush_postexec=_touch_left,
+    )
 
 
 def _keep(state: State, *_: Any) -> None:
@@ -130,18 +126,23 @@ def _only_reads(session: Session) -> bool:
 
 def _concerned(session: Session) -> bool:
     """Return whether the session flushes parts or roots, or its last flush did."""
-    if ROOTS in session.__dict__:
+    if session.__dict__.get(ROOTS) or ROOTS_LEFT in session.__dict__:
         return True
-    return any(any(_covers_of(mapper)) for mapper in classes_to_flush(session))
+    return any(any(covers_of(mapper)) for mapper in classes_to_flush(session))
 
 
 def _touch_roots(session: Session, uow: Any, objects: Any) -> None:
     """Touch the roots of all that changed, and the roots of these, in the versions seen."""
+    session.__dict__.pop(ROOTS_LEFT, None)
     waiting = [*session.new, *session.dirty, *session.deleted]
     touched: dict[State, Any] = {}
-    look = Together(_classes_above)
-    while waiting := _touch(session, waiting, touched, look):
-        look.read(session, uow)
+    look = Together()
+    while waiting:
+        waiting = _touch(session, waiting, touched, look)
+        if waiting:
+            look.read(session, uow)
+        elif look.unsure:
+            waiting = look.read_parts(session, uow)
     note_roots(session, touched)
 
 
@@ -152,7 +153,7 @@ def _touch(
     later = []
     while waiting:
         obj = waiting.pop()
-        changed = _row_changed(session, instance_state(obj))
+        changed, is_sure = _row_changed(session, instance_state(obj)), False
         for root in _roots(session, obj, changed, look):
             state = instance_state(root)
             if not _is_there(session, root):
@@ -167,17 +168,40 @@ def _touch(
                 continue
             if look.has_read(state):
                 _refuse_unseen(session, part, root)
+            is_sure |= not look.has_read(state)
             touched[state] = part
         if look.absent:
             later.append(obj)
+        elif changed and not is_sure:
+            look.note_unsure(instance_state(obj))
     return later
 
 
-def _classes_above(mapper: Mapper[Any]) -> Iterator[tuple[Mapper[Any], RelationshipProperty[Any]]]:
-    """Yield the classes that may have its rows as parts, by a foreign key."""
-    for one in _covers_of(mapper)[0]:
-        if not one.by_links:
-            yield one.root, one.relationship
+# -- after it --------------------------------------------------------------------------------------
+
+
+def _note_left(session: Session, uow: Any) -> None:
+    """Note the roots of rows that were not stored as they had been read."""
+    left: dict[Any, tuple[Mapper[Any], dict[Any, Any]]] = {}
+    for change in changes_of(session, uow, foreign_keys_of):
+        state = change.state
+        if change.unforeseen and not keeps_version(session, state.obj()):
+            for one in covers_of(state.mapper)[0]:
+                for row in (change.before, change.after):
+                    values = None if row is None else key_of_root(state.mapper, one, row)
+                    if values:
+                        left[one.root, tuple(values.values())] = one.root, values
+    if left:
+        session.__dict__[ROOTS_LEFT] = list(left.values())
+
+
+def _touch_left(session: Session, uow: Any) -> None:
+    """Touch them, unless the flush did: the next flush of the session writes them."""
+    touched = session.__dict__.get(ROOTS, ())
+    for root in Together().all(session, uow, session.__dict__.get(ROOTS_LEFT) or ()):
+        state = instance_state(root)
+        if state not in touched and _is_there(session, root):
+            touch_with_next_flush(state)
 
 
 def _part_without_version(obj: Any, root: Any, row_changed: bool) -> Any:
@@ -185,7 +209,7 @@ def _part_without_version(obj: Any, root: Any, row_changed: bool) -> Any:
     state = instance_state(obj)
     if obj is not root:
         return obj if row_changed and state.key and not facts(state.mapper).guarded else None
-    for one in _covers_of(state.mapper)[1]:
+    for one in covers_of(state.mapper)[1]:
         if not one.by_links:
             for child in state.get_history(one.relationship.key, LOADED_OR_PENDING).deleted:
                 if child is not None and not facts(instance_state(child).mapper).guarded:
@@ -196,7 +220,7 @@ def _part_without_version(obj: Any, root: Any, row_changed: bool) -> Any:
 def _was_of(part: Any, root: Any) -> bool:
     """Return whether the row was a part of ``root`` when it was read: others then move that one."""
     state, of = instance_state(part), instance_state(root)
-    for one in _covers_of(state.mapper)[0]:
+    for one in covers_of(state.mapper)[0]:
         if one.by_links or not of.mapper.isa(one.root):
             continue
         pairs = [
@@ -232,7 +256,7 @@ def unflushed_part(state: State) -> Any:
     Nothing is read. Where the root of a changed part is not in memory, the part is returned, too.
     """
     session = state.session
-    if session is None or not _covers_of(state.mapper)[1]:
+    if session is None or not covers_of(state.mapper)[1]:
         return None
     for changed in (*session.new, *session.dirty, *session.deleted):
         if not _leads_to(instance_state(changed).mapper, state.mapper):
@@ -248,7 +272,7 @@ def unflushed_part(state: State) -> Any:
                 if found not in seen and _is_there(session, root):
                     seen.add(found)
                     waiting.append((root, True))
-            if look.missed or any(_covers_of(one)[0] for one in look.absent):
+            if look.missed or any(covers_of(one)[0] for one in look.absent):
                 return changed
     return None
 
@@ -256,7 +280,7 @@ def unflushed_part(state: State) -> Any:
 def _roots(session: Session, obj: Any, row_changed: bool, look: Reading = READING) -> Iterator[Any]:
     """Yield the roots that the object's changes belong to, itself included."""
     state = instance_state(obj)
-    of_child, of_root = _covers_of(state.mapper)
+    of_child, of_root = covers_of(state.mapper)
     for one in of_root:
         history = state.get_history(one.relationship.key, LOADED_OR_PENDING)
         if history.added or history.deleted:
@@ -287,39 +311,26 @@ def _is_there(session: Session, obj: Any) -> bool:
     )
 
 
-def _covers_of(mapper: Mapper[Any]) -> tuple[list[Cover], list[Cover]]:
-    """Return the covers with the class as a child, and those with it as the root."""
-    found = _of.get(mapper)
-    if found is None:
-        found = _of[mapper] = (
-            [one for one in _covers if mapper.isa(one.relationship.mapper)],
-            [one for one in _covers if mapper.isa(one.root)],
-        )
-    return found
-
-
 def _leads_to(mapper: Mapper[Any], root: Mapper[Any]) -> bool:
     """Return whether the class is that root's, or one of its parts', or one of theirs."""
     return mapper.common_parent(root) or any(
-        _leads_to(one.root, root) for one in _covers_of(mapper)[0]
+        _leads_to(one.root, root) for one in covers_of(mapper)[0]
     )
 
 
 def roots_of_object(session: Session, obj: Any) -> Iterator[Any]:
     """Yield the roots that a stored object is a part of, itself not included."""
     state = instance_state(obj)
-    for one in _covers_of(state.mapper)[0]:
+    for one in covers_of(state.mapper)[0]:
         if not one.by_links:
             yield from find_roots(session, state, one.root, one.relationship)
 
 
 def roots_of(mapper: Mapper[Any], *, by_links: bool) -> list[str]:
     """Return the relationships by which a row of the class, or a link to it, is part of a root."""
-    if not _covers:
-        return []
     return [
         f"{one.root.class_.__name__}.{one.relationship.key}"
-        for one in _covers_of(mapper)[0]
+        for one in covers_of(mapper)[0]
         if by_links or not one.by_links
     ]
 
@@ -367,7 +378,8 @@ def _refuse_circle(mapper: Mapper[Any], relationship: RelationshipProperty[Any])
     while waiting:
         child = waiting.pop()
         if _share_rows(child, mapper):
-            _covers[:] = [one for one in _covers if one.relationship is not relationship]
+            kept = [one for one in declared_covers if one.relationship is not relationship]
+            declared_covers[:] = kept
             raise ConfigurationError(
                 f"{mapper.class_.__name__}.__version_root_of__ names {relationship.key!r}, which"
                 f" makes {mapper.class_.__name__} a part of itself: a change would go around"
@@ -377,7 +389,7 @@ def _refuse_circle(mapper: Mapper[Any], relationship: RelationshipProperty[Any])
             seen.add(child)
             waiting += [
                 one.relationship.mapper
-                for one in _covers
+                for one in declared_covers
                 if _share_rows(one.root, child) and not one.by_links
             ]
 

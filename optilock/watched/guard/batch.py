@@ -54,6 +54,7 @@ from optilock.watched.guard.sums import (
 )
 from optilock.watched.rows.entries import Missed, attempt_of, error_if_not_written
 from optilock.watched.rows.locked import order_of
+from optilock.watched.rows.roots import foreign_keys_of
 from optilock.watched.rows.seen import is_never_read
 from optilock.watched.rows.unknown_versions import (
     missing_version_error,
@@ -333,5 +334,7 @@ def _only_commit_follows(flush: Flush) -> bool:
         and (hold_by_locks(flush.session) or can_check_last(flush.session))
         and flush.uow is not None
         and not any(map(has_scopes, flush.uow.mappers))
+        # A sum may be written to a part that has another root by now.
+        and not (flush.adding is not None and any(map(foreign_keys_of, flush.uow.mappers)))
         and nested_transaction(flush.session) is None
     )

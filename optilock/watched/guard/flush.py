@@ -77,7 +77,7 @@ from optilock.watched.guard.running_attempts import attempt_here
 from optilock.watched.guard.settlement import conclude, settle
 from optilock.watched.guard.sums import return_to_read_versions
 from optilock.watched.rows.seen import SEEN_VERSION, read_before_delete, recall_version
-from optilock.watched.rows.touch import TOUCHES, touch_again
+from optilock.watched.rows.touch import ROOTS_LEFT, TOUCHES, touch_again
 from optilock.watched.rows.unknown_versions import UNREAD_STATES
 from optilock.watched.session.order import only_guard_listens
 from optilock.watched.session.record import SessionRecord, is_strict, record_of
@@ -124,6 +124,8 @@ def guarded_flush(original: Callable[..., None]) -> Callable[..., None]:
                 release(running)
         if running is not None and (running.misses or running.gone_links):
             conclude(running)
+        if self.__dict__.pop(ROOTS_LEFT, None) and TOUCHES in self.__dict__:
+            flush(self)
         is_last = record.ending_now or (running is not None and running.last)
         if is_last and record.promises:  # perhaps made since the unit has looked for them
             check_before_commit(self)
@@ -233,12 +235,9 @@ def _execute(running: ref[UOWTransaction]) -> None:
 
 
 def begin_ahead_of_listeners(session: Session, uow: Any) -> None:
-    """Begin the flush before listeners that are called after ours: they may send statements.
-
-    In AUTOCOMMIT mode these would be stored at once.
-    """
+    """Begin the flush before listeners that are called after ours, and may send statements."""
     record = record_of(session)
-    if record.flushing and record.autocommitting:
+    if record.flushing and record.autocommitting:  # these would be stored at once
         refuse_guarded_writes(session, record.autocommitting)
     _begin(session, uow)
 

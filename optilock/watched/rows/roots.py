@@ -10,8 +10,10 @@ The others are read with a lock, so that a root cannot have moved when its versi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from sqlalchemy import select
 from sqlalchemy.exc import InvalidRequestError
@@ -36,6 +38,55 @@ from optilock.watched.session.connections import connection_to_write
 #: Column of the root -> value.
 Values = dict[Any, Any]
 
+
+@dataclass(frozen=True, eq=False)
+class Cover:
+    """One relationship whose rows count as part of its root."""
+
+    root: Mapper[Any]
+    relationship: RelationshipProperty[Any]
+
+    @property
+    def by_links(self) -> bool:
+        return self.relationship.secondary is not None
+
+    @property
+    def pairs(self) -> list[tuple[Any, Any]]:
+        """The columns of the root, and those of a part with the same values."""
+        return list(() if self.by_links else self.relationship.local_remote_pairs or ())
+
+
+declared_covers: list[Cover] = []
+#: Those that an object of a class may belong to, and those that it is the root of.
+covers_by_class: WeakKeyDictionary[Mapper[Any], tuple[list[Cover], list[Cover]]] = (
+    WeakKeyDictionary()
+)
+
+
+def covers_of(mapper: Mapper[Any]) -> tuple[list[Cover], list[Cover]]:
+    """Return the covers with the class as a child, and those with it as the root."""
+    found = covers_by_class.get(mapper)
+    if found is None:
+        found = covers_by_class[mapper] = (
+            [one for one in declared_covers if mapper.isa(one.relationship.mapper)],
+            [one for one in declared_covers if mapper.isa(one.root)],
+        )
+    return found
+
+
+def foreign_keys_of(mapper: Mapper[Any]) -> Collection[str] | None:
+    """Return the attributes by which rows of the class are parts; ``None``: they are none."""
+    pairs = [pair for one in covers_of(mapper)[0] for pair in one.pairs]
+    return tuple(dict.fromkeys(facts(mapper).names[child] for _, child in pairs)) or None
+
+
+def key_of_root(mapper: Mapper[Any], cover: Cover, row: Mapping[str, Any]) -> Values:
+    """Return the root's key by the attributes of a part; it is empty if the part has none."""
+    names = facts(mapper).names
+    values = {parent: row.get(names[child]) for parent, child in cover.pairs}
+    return {} if any(map(_is_missing, values.values())) else values
+
+
 #: What is in memory, appends to collections that were never loaded included.
 LOADED_OR_PENDING = PassiveFlag.PASSIVE_NO_INITIALIZE | PassiveFlag.INCLUDE_PENDING_MUTATIONS
 
@@ -45,6 +96,10 @@ _ALL = PassiveFlag.PASSIVE_OFF | PassiveFlag.NO_RAISE
 
 class Reading:
     """Read values and roots that are not in memory."""
+
+    def row(self, state: State) -> Mapping[str, Any] | None:
+        """Return the stored row of a part, if it was read for that."""
+        return None
 
     def value(self, state: State, name: str) -> Any:
         """Return the attribute's value; an expired one is read, as the flush would do."""
@@ -74,21 +129,24 @@ class Reading:
 
 #: A class of roots, some of its columns, and the values that a part has for them.
 Key = tuple[Mapper[Any], tuple[Any, ...], tuple[Any, ...]]
-#: The classes that may have rows of a class as parts, by a foreign key.
-Above = Callable[[Mapper[Any]], Iterable[tuple[Mapper[Any], RelationshipProperty[Any]]]]
 
 
 class Together(Reading):
     """Note the roots that are not in memory; :meth:`read` reads all of them."""
 
-    def __init__(self, above: Above) -> None:
-        self._above = above
+    def __init__(self) -> None:
         #: Those that are still to be read.
         self.absent: dict[Key, None] = {}
         #: What was read. The session holds an unchanged object weakly.
         self._found: dict[Key, Any] = {}
         #: Keys of what the session had before: a root may be found by another column than its key.
         self._held: set[Any] | None = None
+        #: Changed parts without a version, whose roots were not there to show that they moved.
+        self.unsure: list[State] = []
+        self._rows: dict[State, Mapping[str, Any]] = {}
+
+    def row(self, state: State) -> Mapping[str, Any] | None:
+        return self._rows.get(state)
 
     def root(self, session: Session, root: Mapper[Any], values: Values) -> Any:
         key = _key(root, values)
@@ -126,6 +184,40 @@ class Together(Reading):
             self._found[key] = obj
         self.absent = {}
 
+    def note_unsure(self, state: State) -> None:
+        """Note a changed part whose roots were not in the session, if it has no version."""
+        stored = state.key is not None and state not in self._rows
+        if stored and not facts(state.mapper).token and foreign_keys_of(state.mapper):
+            self.unsure.append(state)
+
+    def read_parts(self, session: Session, uow: UOWTransaction) -> list[Any]:
+        """Lock and read those parts, and return them: they may have other roots by now."""
+        by_class: dict[Mapper[Any], dict[Identity, State]] = {}
+        for state in self.unsure:
+            by_class.setdefault(state.mapper, {})[identity_of(state)] = state
+        self.unsure = []
+        for mapper, identities in in_order(session, uow, by_class):
+            connection = connection_to_write(session, mapper)
+            names = tuple(foreign_keys_of(mapper) or ())
+            found = read_stored(connection, mapper, identities, only=names)
+            for identity, state in by_class[mapper].items():
+                self._rows[state] = found.get(identity, {})
+        return [one.obj() for states in by_class.values() for one in states.values()]
+
+    def all(
+        self,
+        session: Session,
+        uow: UOWTransaction,
+        keys: Iterable[tuple[Mapper[Any], Values]],
+    ) -> list[Any]:
+        """Return the roots with these keys; those that are not in the session are read."""
+        wanted = list(keys)
+        found = [_by_key(session, root, values, self) for root, values in wanted]
+        if self.absent:
+            self.read(session, uow)
+            found = [_by_key(session, root, values, self) for root, values in wanted]
+        return [obj for obj in found if obj is not None]
+
     def _place(self, session: Session, held: list[State]) -> dict[Key, Identity]:
         """Return the primary keys of the roots, and of those that they belong to.
 
@@ -134,16 +226,12 @@ class Together(Reading):
         placed: dict[Key, Identity] = {}
         while waiting := [key for key in self.absent if key not in placed]:
             for (root, columns), keys in _grouped(waiting).items():
-                above = [
-                    (top, [child for _, child in pairs], [parent for parent, _ in pairs])
-                    for top, relationship in self._above(root)
-                    if (pairs := relationship.local_remote_pairs)
-                ]
+                above = [one for one in covers_of(root)[0] if not one.by_links]
                 if not above and set(columns) == set(root.primary_key):
                     order = [columns.index(column) for column in root.primary_key]
                     placed |= {key: tuple(key[2][n] for n in order) for key in keys}
                     continue
-                children = [column for _, some, _ in above for column in some]
+                children = [child for one in above for _, child in one.pairs]
                 rows = _rows_with(session, root, keys, children)
                 for key in keys:
                     row = rows.get(key)
@@ -153,9 +241,9 @@ class Together(Reading):
                     width = len(root.primary_key)
                     placed[key] = tuple(row[:width])
                     values = dict(zip(children, row[width:], strict=True))
-                    for top, some, parents in above:
-                        named = dict(zip(parents, (values[one] for one in some), strict=True))
-                        self._look_above(session, top, named, held)
+                    for one in above:
+                        named = {parent: values[child] for parent, child in one.pairs}
+                        self._look_above(session, one.root, named, held)
         return placed
 
     def _look_above(
@@ -164,8 +252,9 @@ class Together(Reading):
         obj = _by_key(session, top, values, self)
         if obj is not None:
             held.append(state := instance_state(obj))
-            for root, relationship in self._above(state.mapper):
-                list(find_roots(session, state, root, relationship, self))
+            for one in covers_of(state.mapper)[0]:
+                if not one.by_links:
+                    list(find_roots(session, state, one.root, one.relationship, self))
 
 
 def _key(root: Mapper[Any], values: Values) -> Key:
@@ -317,6 +406,9 @@ def _foreign_keys(
     yield now
     if before != now:
         yield before
+    row = look.row(state)
+    if row is not None:  # it may have moved since
+        yield {parent: row.get(name) for parent, name in pairs}
 
 
 def _value(state: State, name: str, look: Reading) -> Any:
@@ -334,6 +426,10 @@ def _is_unknown(value: Any) -> bool:
     return isinstance(value, LoaderCallableStatus)
 
 
+def _is_missing(value: Any) -> bool:
+    return value is None or _is_unknown(value)
+
+
 def _has_key(obj: Any, values: Values) -> bool:
     root = instance_state(obj)
     return all(
@@ -343,7 +439,7 @@ def _has_key(obj: Any, values: Values) -> bool:
 
 def _by_key(session: Session, root: Mapper[Any], values: Values, look: Reading) -> Any:
     """Return the root in the session, or look for it; ``None`` if there is no such row."""
-    if not values or any(value is None or _is_unknown(value) for value in values.values()):
+    if not values or any(map(_is_missing, values.values())):
         return None
     keys = tuple(root.primary_key)
     if set(values) == set(keys):

@@ -40,6 +40,8 @@ from optilock.watched.session.record import keeps_version, session_record
 #: An attribute of a session: its :class:`_Touched`, once there is something.
 TOUCHES = "_optilock_touched"
 ROOTS = "_optilock_roots"
+#: Another one: roots of rows that a flush found otherwise than they had been read, by their keys.
+ROOTS_LEFT = "_optilock_roots_left"
 
 
 def touch(obj: object) -> None:

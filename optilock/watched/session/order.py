@@ -19,8 +19,9 @@
 
 *After it*, ahead of all listeners of the application (they see settled rows): *guard* sends the
 rows that it keeps back and settles those that missed. Then *scopes* notes which versions of scopes
-the written rows move. When the objects are clean: *touches* that
-were written are forgotten.
+the written rows move, and *roots* notes roots of rows that were not stored as they had been read.
+When the objects are clean: *touches* that were written are forgotten, and *roots* touches those
+that the flush has not: a watched session flushes them at once.
 
 *Before COMMIT*, or the release of a savepoint: *held*, which refuses to commit
 writes under a lease that is lost; *touches*, which makes rows dirty again; *unsent*, which flushes
@@ -65,8 +66,8 @@ Whose = str | Callable[[Session], bool]
 #: The steps of each event of a session, in their order.
 ORDER: Mapping[str, tuple[str, ...]] = {
     "before_flush": ("beside", "touches", "roots", "scopes", "request", "conditions", "guard"),
-    "after_flush": ("guard", "scopes"),
-    "after_flush_postexec": ("touches",),
+    "after_flush": ("guard", "scopes", "roots"),
+    "after_flush_postexec": ("touches", "roots"),
     "before_commit": ("held", "touches", "unsent", "promises", "moves"),
     "after_begin": ("guard",),
     "after_commit": ("guard",),

@@ -287,9 +287,10 @@ def test_roots_that_are_not_loaded_are_read_together(session, store, engine):
     with count_statements(engine) as sent:
         session.flush()
     found = [text[:15] for text in reads(sent)]
-    assert found == ["SELECT ag_lines", "SELECT ag_order", "SELECT ag_lines"]
-    if engine.dialect.name != "sqlite":  # the first one reads foreign keys
-        assert ["UPDATE" in text for text in reads(sent)] == [False, True, True]
+    # The first one reads foreign keys. The last one is for parts without a version.
+    assert found == ["SELECT ag_lines", "SELECT ag_order", "SELECT ag_lines", "SELECT ag_parts"]
+    if engine.dialect.name != "sqlite":
+        assert ["UPDATE" in text for text in reads(sent)] == [False, True, True, True]
     assert {order.version for order in session.scalars(select(Order).where(Order.id > 10))} == {2}
 
 
