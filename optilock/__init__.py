@@ -122,7 +122,9 @@ def __dir__() -> list[str]:
 def __getattr__(name: str) -> Any:
     """Load a public name at its first use; warn where it has moved."""
     if name in _HOMES:
-        value = getattr(import_module(_HOMES[name]), name)
+        from optilock.coroutines import load_of_asyncio
+
+        value = load_of_asyncio(_HOMES[name], name)
     elif name == "events":
         value = import_module("optilock.events")
     elif name == "__version__":

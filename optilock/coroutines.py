@@ -17,8 +17,11 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine
 from functools import wraps
+from importlib import import_module
 from inspect import isawaitable
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, overload
+
+from optilock.errors import ConfigurationError
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -38,6 +41,35 @@ def run_to_end(coroutine: Coroutine[Any, Any, R]) -> R:
         return result
     coroutine.close()
     raise AssertionError("a coroutine for threads waits for an event loop")
+
+
+def load_of_asyncio(module: str, name: str) -> Any:
+    """Return a name that needs greenlet, or a class that raises when it is called without it.
+
+    So ``import *``, ``pydoc`` and ``hasattr()`` work in a program that has no use for asyncio.
+    """
+    try:
+        return getattr(import_module(module), name)
+    except ImportError:
+        if _has_greenlet():
+            raise
+    return type(name, (), {"__new__": _refuse, "__module__": module, "__doc__": _refusal(name)})
+
+
+def _has_greenlet() -> bool:
+    try:
+        import_module("greenlet")
+    except ImportError:
+        return False
+    return True
+
+
+def _refuse(cls: type[Any], *_: Any, **__: Any) -> Any:
+    raise ConfigurationError(_refusal(cls.__name__))
+
+
+def _refusal(name: str) -> str:
+    return f'{name} needs greenlet, as all of asyncio does here: pip install "optilock[asyncio]".'
 
 
 class ThreadClass:

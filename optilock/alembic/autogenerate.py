@@ -8,7 +8,6 @@ rendered as the Python of a migration script, with the imports that it needs.
 from __future__ import annotations
 
 import re
-import warnings
 from collections.abc import Collection, Iterator
 from typing import Any
 
@@ -30,7 +29,7 @@ from optilock.tables import VERSION_TABLE, table_sets
 from optilock.tokens import Counter, Token
 from optilock.tokens.base import kinds
 from optilock.versioned import ExpectedTable, expected_tables, is_made_by_mixin, is_version
-from optilock.watched.session.record import level_of_caller
+from optilock.watched.session.record import warn_caller
 
 #: The argument that a project adds in its env.py.
 LINE = 'autogenerate_plugins=["alembic.autogenerate.*", "optilock"]'
@@ -82,11 +81,10 @@ def remind_of_line(
     """
     plain = sorted(_plain(context, upgrade))
     if plain:
-        warnings.warn(
+        warn_caller(
             f"autogenerate writes the version of {', '.join(plain)} as any other column: the"
             " migration fails on a table that has rows, and makes no triggers. env.py lacks a line:"
             f" context.configure(..., {LINE}). Write it, and generate the revision again.",
-            stacklevel=level_of_caller(),
         )
     return PriorityDispatchResult.CONTINUE
 

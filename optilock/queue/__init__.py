@@ -44,6 +44,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from optilock.coroutines import load_of_asyncio
 from optilock.queue.errors import (
     DeduplicationKeyInUse,
     MessageNotFound,
@@ -85,7 +86,5 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     """Load ``AsyncQueue`` when it is first used: it needs greenlet, which may be absent."""
     if name == "AsyncQueue":
-        from optilock.queue.async_queue import AsyncQueue
-
-        return AsyncQueue
+        return load_of_asyncio(f"{__name__}.async_queue", name)
     raise AttributeError(f"module 'optilock.queue' has no attribute {name!r}")

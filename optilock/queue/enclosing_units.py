@@ -7,7 +7,6 @@ there is. So it warns, a strict unit refuses it, and it waits for a lock only fo
 
 from __future__ import annotations
 
-import warnings
 from typing import TypeVar
 
 from sqlalchemy import Connection, Engine
@@ -20,7 +19,7 @@ from optilock.errors import ConfigurationError, SeparateUnitWarning
 from optilock.queue.connections import Work
 from optilock.unit.membership import find_unit_around
 from optilock.unit.running_units import inside_unit
-from optilock.watched.session.record import is_strict, level_of_caller
+from optilock.watched.session.record import is_strict, warn_caller
 
 R = TypeVar("R")
 
@@ -45,7 +44,7 @@ def separate_work(engine: Engine, store: Messages, call: str, work: Work[R]) -> 
     )
     if is_strict(unit.session):
         raise ConfigurationError(f"{text} The unit is strict, so nothing was changed.")
-    warnings.warn(text, SeparateUnitWarning, stacklevel=level_of_caller())
+    warn_caller(text, SeparateUnitWarning)
 
     def run(connection: Connection, inside: bool) -> R:
         try:

@@ -21,9 +21,9 @@ The pytest fixtures are in :mod:`optilock.pytest_plugin`. Private database serve
 :mod:`optilock_apps.servers`.
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from optilock.coroutines import load_of_asyncio
 from optilock.testing.counting import Sent, Statement, Trips, Wire, count_statements, wire
 from optilock.testing.faults import Fault, FaultNotMet, Faults
 from optilock.testing.interleave import OutOfStep, Side, Step, interleave
@@ -89,5 +89,5 @@ def __getattr__(name: str) -> Any:
     """Load a name of a module that is not always needed."""
     for module, names in _HOMES.items():
         if name in names:
-            return getattr(import_module(f"optilock.testing.{module}"), name)
+            return load_of_asyncio(f"optilock.testing.{module}", name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from optilock.coroutines import load_of_asyncio
 from optilock.unit.durations import Seconds
 from optilock.unit.heat import forget_hot_rows
 from optilock.unit.isolation import Isolation
@@ -66,7 +67,5 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     """Load :class:`AsyncUnitOfWork` when it is used: it needs greenlet, which may be absent."""
     if name == "AsyncUnitOfWork":
-        from optilock.unit.async_unit import AsyncUnitOfWork
-
-        return AsyncUnitOfWork
+        return load_of_asyncio(f"{__name__}.async_unit", name)
     raise AttributeError(f"module 'optilock.unit' has no attribute {name!r}")

@@ -9,7 +9,6 @@ database detects that: half of the circle is in the program. So the inner unit w
 
 from __future__ import annotations
 
-import warnings
 from typing import Any, Protocol, Self
 
 from sqlalchemy import Connection, Engine
@@ -26,7 +25,7 @@ from optilock.unit.parts import leave_parts
 from optilock.unit.sessions import ReplacedSession, owner_of
 from optilock.unit.transaction import OwnTransaction
 from optilock.watched.session.connections import binds_of_sessions
-from optilock.watched.session.record import level_of_caller
+from optilock.watched.session.record import warn_caller
 
 
 class Transaction(Protocol):
@@ -146,13 +145,12 @@ def warn_of_enclosing_units(sessions: Any) -> None:
     """Warn if a unit on other sessions of the same database runs here already."""
     around = [one.key for one in running_units.units_here() if one.key is not sessions]
     if any(_share_database(sessions, one) for one in around):
-        warnings.warn(
+        warn_caller(
             "this unit of work does not join the one that runs already, because it was opened on"
             " other sessions of the same database: it commits on its own, and where both write a"
             " row it waits for ever for the unit around it. Open both on one sessionmaker, or give"
             " the inner one independent=True if two transactions are meant.",
             SeparateUnitWarning,
-            stacklevel=level_of_caller(),
         )
 
 

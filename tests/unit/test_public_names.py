@@ -262,6 +262,27 @@ except optilock.ConfigurationError as error:
     assert done.stdout.startswith("a unit of work got 'str', which makes no sessions"), done.stderr
 
 
+STAR = """
+import pydoc, optilock
+from optilock import *
+assert "AsyncUnitOfWork" in pydoc.render_doc(optilock)
+try:
+    AsyncUnitOfWork("anything")
+except ConfigurationError as error:
+    print(error)
+for module in ("unit", "queue", "testing"):
+    exec(f"from optilock.{module} import *")
+"""
+
+
+def test_a_name_that_needs_greenlet_is_refused_when_it_is_called() -> None:
+    """``import *`` and ``pydoc`` work without it."""
+    done = run(STAR, without=["greenlet"])
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("AsyncUnitOfWork needs greenlet")
+    assert 'pip install "optilock[asyncio]"' in done.stdout
+
+
 def test_the_command_line_says_what_to_install() -> None:
     done = run("from optilock.cli import main\nmain()", without=["click", "rich", "rich_click"])
     assert done.returncode == 2

@@ -16,11 +16,7 @@ has called ``expect()``, ``verify()`` or ``overwrite()``.
 
 from __future__ import annotations
 
-import inspect
-import sys
-import warnings
 from collections.abc import Iterable, Iterator
-from types import FrameType
 from typing import Any
 
 from sqlalchemy.orm import PassiveFlag, Session
@@ -29,7 +25,12 @@ from sqlalchemy.orm.attributes import instance_state
 from optilock.errors import ConfigurationError, UnversionedMergeWarning
 from optilock.mapped import State, facts, identity_of, place_of
 from optilock.watched.rows.seen import version_seen
-from optilock.watched.session.record import is_strict, level_of_caller, session_record
+from optilock.watched.session.record import (
+    frame_of_caller,
+    is_strict,
+    session_record,
+    warn_caller,
+)
 from optilock.watched.session.values import RowsOfTransaction
 
 #: Packages with a repository that copies payloads to rows which it reads, and merges these.
@@ -67,19 +68,10 @@ def check_held(session: Session, state: State) -> None:
 
 
 def _package_of_caller() -> str:
-    """Return the package whose code has called ``merge``, also of an ``AsyncSession``."""
-    frame: FrameType | None = inspect.currentframe()
-    greenlet: Any = sys.modules.get("greenlet")
-    current = None if greenlet is None else greenlet.getcurrent()
-    while frame is not None:
-        package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
-        if package not in ("optilock", "sqlalchemy"):
-            return package
-        frame = frame.f_back
-        if frame is None and current is not None:  # AsyncSession runs it in a greenlet
-            current = current.parent
-            frame = None if current is None else current.gr_frame
-    return ""
+    """Return the package whose code has called ``merge``."""
+    frame = frame_of_caller()
+    name = "" if frame is None else str(frame.f_globals.get("__name__", ""))
+    return name.partition(".")[0]
 
 
 def _check(session: Session, merged: State, what: str) -> None:
@@ -89,10 +81,9 @@ def _check(session: Session, merged: State, what: str) -> None:
         raise ConfigurationError(f"session.merge() {what}: {_ADVICE} Nothing was merged.")
     if _WARNED not in merged.mapper.__dict__:
         setattr(merged.mapper, _WARNED, True)
-        warnings.warn(
+        warn_caller(
             f"session.merge() {what}: {_ADVICE} A strict session refuses it.",
             UnversionedMergeWarning,
-            stacklevel=level_of_caller(),
         )
 
 

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import inspect
+import os
+import sys
+import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from operator import attrgetter
+from types import FrameType
 from typing import Any, Protocol
 
+import sqlalchemy
 from sqlalchemy import Connection, Select
 from sqlalchemy.orm import Session, SessionTransaction
 
+import optilock
 from optilock.conditions.demands import Demand, Demands, register_for_all_sessions
 from optilock.conditions.write import NO_CHECKS, Checks, SingleWrite, Write
 from optilock.dialects import Database
@@ -401,18 +407,39 @@ def keeps_version(session: Session, obj: object) -> bool:
 # -- the line of the application that a warning points to ------------------------------------------
 
 
-def level_of_caller() -> int:
-    """Return the ``stacklevel=`` of :func:`warnings.warn` for the calling function.
+def warn_caller(text: str, category: type[Warning] = UserWarning) -> None:
+    """Warn of the application's line, and not of one of SQLAlchemy's or ours."""
+    frame = frame_of_caller()
+    if frame is None:  # a thread that SQLAlchemy or optilock has started
+        warnings.warn(text, category, stacklevel=2)
+        return
+    names = frame.f_globals
+    warnings.warn_explicit(
+        text,
+        category,
+        frame.f_code.co_filename,
+        frame.f_lineno,
+        names.get("__name__") or "<unknown>",
+        names.setdefault("__warningregistry__", {}),
+    )
 
-    The warning then points to the application's line, and not to one of SQLAlchemy's or ours.
-    """
-    here = inspect.currentframe()
-    level, frame = 1, None if here is None else here.f_back
-    while frame is not None and frame.f_back is not None and _inside(frame.f_code.co_filename):
-        level, frame = level + 1, frame.f_back
-    return level
+
+def frame_of_caller() -> FrameType | None:
+    """Return the innermost frame of the application, also of a task behind an ``AsyncSession``."""
+    frame: FrameType | None = inspect.currentframe()
+    greenlet: Any = sys.modules.get("greenlet")
+    current = None if greenlet is None else greenlet.getcurrent()
+    while frame is not None and _is_inside(frame.f_code.co_filename):
+        frame = frame.f_back
+        if frame is None and current is not None:  # SQLAlchemy runs it in a greenlet
+            current = current.parent
+            frame = None if current is None else current.gr_frame
+    return frame
 
 
-def _inside(path: str) -> bool:
-    path = path.replace("\\", "/")
-    return "/sqlalchemy/" in path or ("/optilock/" in path and "/tests/" not in path)
+#: The folders of the two packages, as ``skip_file_prefixes`` of Python 3.12 takes them.
+_FOLDERS = tuple(os.path.join(package.__path__[0], "") for package in (optilock, sqlalchemy))
+
+
+def _is_inside(path: str) -> bool:
+    return path.startswith((*_FOLDERS, "<sqlalchemy "))  # and its decorators

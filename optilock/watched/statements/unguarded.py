@@ -31,7 +31,6 @@ compared (``CompareValues``), too.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Collection, Iterator
 from typing import Any, Literal
 from weakref import WeakKeyDictionary
@@ -77,7 +76,7 @@ from optilock.undocumented.statements import (
     subject_of,
     values_of,
 )
-from optilock.watched.session.record import level_of_caller
+from optilock.watched.session.record import warn_caller
 from optilock.watched.statements.comparisons import compares_with_value
 from optilock.watched.statements.refusals import inner_writes_of, leaves_version, replaces_rows
 from optilock.watched.statements.silent_cascades import (
@@ -118,7 +117,7 @@ def guard_statements(engine: Any, mode: Mode = "warn") -> None:
         for problem in _problems(sql, context):
             if mode == "forbid":
                 raise UnguardedStatement(problem)
-            warnings.warn(problem, UnguardedStatementWarning, stacklevel=level_of_caller())
+            warn_caller(problem, UnguardedStatementWarning)
 
     event.listen(engine, "before_cursor_execute", before_cursor_execute)
     _installed[engine] = before_cursor_execute
