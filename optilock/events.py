@@ -16,6 +16,7 @@
 A listener that raises is logged (logger ``optilock``), and neither disturbs the work nor the other
 listeners. Nothing is built without a listener. Neither ``repr`` nor ``as_dict()`` of an event has a
 value of a column, or the words of a driver, which quotes values; ``as_dict(values=True)`` has both.
+Each stored row is a ``Written`` after COMMIT; ``listen(log, written=False)`` leaves these out.
 
 Every conflict is one ``Conflict``, in a flush, a call or at COMMIT: each place that makes a
 ``ConcurrencyError`` raises it through :func:`report`.
@@ -27,12 +28,11 @@ import inspect
 import logging
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeVar
 
 from optilock.errors import ConcurrencyError, ConfigurationError, Entry, LinkGone, OptilockError
 from optilock.serialize import as_json, without_handled
@@ -53,6 +53,7 @@ __all__ = [
     "Resolved",
     "Retry",
     "SessionCommitted",
+    "Written",
     "emit",
     "listen",
     "listening",
@@ -114,8 +115,12 @@ class Conflict(_Event):
     entries: tuple[Entry[Any], ...]
     #: The tables of the entries, each once: the one with the version, or the base table.
     tables: tuple[str, ...] = ()
+    #: ``"precondition"``: the caller named a stale version. ``"race"``: two transactions met.
+    reason: Literal["precondition", "race"] = "race"
 
     def __post_init__(self) -> None:
+        if any(entry.demanded for entry in self.entries):
+            object.__setattr__(self, "reason", "precondition")
         if self.entries and not self.tables:
             tables = dict.fromkeys(entry.table or entry.model.__name__ for entry in self.entries)
             object.__setattr__(self, "tables", tuple(tables))
@@ -189,6 +194,40 @@ class SessionCommitted(_Event):
     """A watched session outside of units was committed; its COMMIT took so many seconds."""
 
     seconds: float
+
+
+@dataclass(frozen=True)
+class Written(_Event):
+    """A row is stored: one event for each row that was written, after COMMIT.
+
+    Rows of a statement without known keys are one event with ``identity=None`` and their number.
+    """
+
+    model: type[Any]
+    #: As in an entry: the table with the version, or the base table.
+    table: str
+    #: ``"upsert"``: the row was inserted or updated.
+    action: Literal["insert", "update", "delete", "upsert"]
+    #: The primary key; ``None``: the rows are unknown.
+    identity: tuple[Any, ...] | None = None
+    #: The versions before and after; ``None``: there was or is none, or it is unknown.
+    before: Any = None
+    version: Any = None
+    #: The attributes of the written columns, without the version.
+    columns: tuple[str, ...] = ()
+    #: The value of ``__version_author__``, if the write has it.
+    author: Any = field(default=None, repr=False)
+    #: The name of the unit.
+    name: str | None = None
+    #: The number of rows; ``None``: it is unknown.
+    rows: int | None = 1
+
+    def as_dict(self, *, values: bool = False) -> dict[str, Any]:
+        """The event for ``json.dumps``; the author only if ``values`` are asked for."""
+        told = {name: as_json(value) for name, value in vars(self).items()}
+        if not values:
+            del told["author"]
+        return {"event": "Written", **told, "model": self.model.__name__}
 
 
 # -- rows that are locked when they are read -------------------------------------------------------
@@ -289,6 +328,7 @@ Event = (
     | Committed
     | Failed
     | SessionCommitted
+    | Written
     | Hot
     | Cold
     | Acquired
@@ -306,28 +346,31 @@ _log = logging.getLogger("optilock")
 # -- listeners -------------------------------------------------------------------------------------
 
 _changing = threading.Lock()
-#: What listens, in its order; a listener of :func:`listening` once more for each block.
-_registered: list[Listener] = []
+#: What listens, in its order, and whether to ``Written``; once more for each block that is open.
+_registered: list[tuple[Listener, bool]] = []
 #: Each of them once. Code that must not call a function where nothing listens reads it first.
 listeners: tuple[Listener, ...] = ()
+#: Those of them that get ``Written``, for which each row is noted.
+listeners_to_rows: tuple[Listener, ...] = ()
 
 
 #: Nothing is reported in this context: the guard tests itself.
 muted: ContextVar[bool] = ContextVar("optilock_muted", default=False)
 
 
-def listen(listener: L) -> L:
+def listen(listener: L, *, written: bool = True) -> L:
     """Call ``listener`` with every event of this process; usable as a decorator.
 
-    A function that is registered twice is called once for each event.
+    A function that is registered twice is called once for each event. With ``written=False`` it
+    gets no ``Written``, and the rows of a transaction are noted for other listeners only.
 
     Raises:
         ConfigurationError: it is no function, or one whose result would have to be awaited.
     """
     _require_function(listener, "listen")
     with _changing:
-        if listener not in _registered:
-            _registered.append(listener)
+        if (listener, written) not in _registered:
+            _registered.append((listener, written))
         _update()
     return listener
 
@@ -335,13 +378,12 @@ def listen(listener: L) -> L:
 def unlisten(listener: Listener) -> None:
     """Stop calling ``listener``; nothing happens when it does not listen."""
     with _changing:
-        while listener in _registered:
-            _registered.remove(listener)
+        _registered[:] = [one for one in _registered if one[0] != listener]
         _update()
 
 
 @contextmanager
-def listening(listener: L) -> Iterator[L]:
+def listening(listener: L, *, written: bool = True) -> Iterator[L]:
     """Call ``listener`` with the events of this process until the block is left.
 
     It goes on to listen afterwards if it did before, or if another block of it is open.
@@ -351,14 +393,14 @@ def listening(listener: L) -> Iterator[L]:
     """
     _require_function(listener, "listening")
     with _changing:
-        _registered.append(listener)
+        _registered.append((listener, written))
         _update()
     try:
         yield listener
     finally:
         with _changing:
-            if listener in _registered:  # unlisten() ends the block's part, too
-                _registered.remove(listener)
+            if (listener, written) in _registered:  # unlisten() ends the block's part, too
+                _registered.remove((listener, written))
             _update()
 
 
@@ -373,12 +415,17 @@ def _require_function(listener: object, call: str) -> None:
 
 
 def _update() -> None:
-    global listeners
+    global listeners, listeners_to_rows
+    listeners = _each_once(one for one, _ in _registered)
+    listeners_to_rows = _each_once(one for one, written in _registered if written)
+
+
+def _each_once(some: Iterable[Listener]) -> tuple[Listener, ...]:
     found: list[Listener] = []
-    for one in _registered:  # compared, not hashed: an object with __call__ may have no hash
+    for one in some:  # compared, not hashed: an object with __call__ may have no hash
         if one not in found:
             found.append(one)
-    listeners = tuple(found)
+    return tuple(found)
 
 
 def emit(build: Callable[[], Event]) -> None:
@@ -387,23 +434,12 @@ def emit(build: Callable[[], Event]) -> None:
         return
     event = build()
     handled = sys.exception()
-    for listener in listeners:
+    for listener in listeners_to_rows if type(event) is Written else listeners:
         try:
             listener(event)
         except Exception as error:
             what = type(event).__name__
             _log.error("a listener failed on %s", what, exc_info=without_handled(error, handled))
-
-
-def timed(commit: Callable[..., None]) -> Callable[..., None]:
-    """Return the COMMIT of a session outside of units, which is reported when it has succeeded."""
-
-    def send(*args: Any, **options: Any) -> None:
-        began = time.monotonic()
-        commit(*args, **options)
-        emit(lambda: SessionCommitted(time.monotonic() - began))
-
-    return send
 
 
 def report(conflict: C) -> C:
@@ -413,6 +449,6 @@ def report(conflict: C) -> C:
     """
     if listeners and not conflict.reported:
         tables = (conflict.table,) if isinstance(conflict, LinkGone) else ()
-        emit(lambda: Conflict(conflict.entries, tables))
+        emit(lambda: Conflict(conflict.entries, tables, conflict.reason))
     conflict.reported = True
     return conflict

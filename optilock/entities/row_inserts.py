@@ -22,6 +22,7 @@ from sqlalchemy import Column, Connection, Insert, Table, and_, bindparam
 from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.orm import NO_VALUE, Mapper, Session
 
+from optilock import events
 from optilock.columns.identities import identity_in
 from optilock.dialects import database_of
 from optilock.dialects.rows import execute_unguarded
@@ -32,6 +33,7 @@ from optilock.mapped import Identity, facts
 from optilock.mapping.scopes import has_scopes, rules_of
 from optilock.watched.rows.stored import read_stored
 from optilock.watched.scopes.transaction import note_moves
+from optilock.watched.session.commit_events import author_of, note_row
 from optilock.watched.session.connections import (
     connection_to_write,
     is_autocommit,
@@ -97,6 +99,7 @@ def insert_row(session: Session, new: NewRow, *, status: int = 409) -> WrittenRo
         if written is not None:
             note_moves(session, mapper, moves)
             read_again(session, mapper, written.identity)
+            _note(session, connection, new, "insert", written)
             return written
         assert new.identity is not None
         stored, _ = look_at(connection, mapper, new.identity, of_class=False)
@@ -145,7 +148,25 @@ def upsert_row(session: Session, new: NewRow, changed: frozenset[str]) -> Writte
     note_moves(session, mapper, moves)
     identity = tuple(row[-len(identity) :])
     read_again(session, mapper, identity)
-    return WrittenRow(identity, version)
+    written = WrittenRow(identity, version)
+    _note(session, connection, new, "upsert", written)
+    return written
+
+
+def _note(
+    session: Session, connection: Connection, new: NewRow, action: str, written: WrittenRow
+) -> None:
+    if events.listeners_to_rows:
+        note_row(
+            session,
+            new.mapper,
+            action,
+            written.identity,
+            version=written.version,
+            columns=new.values,
+            author=author_of(new.mapper, new.values),
+            connection=connection,
+        )
 
 
 def _is_first(mapper: Mapper[Any], version: Any) -> bool:

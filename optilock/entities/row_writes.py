@@ -42,6 +42,7 @@ from optilock.mapping.moves import trigger_missing_error
 from optilock.watched.rows.entries import Attempt, entry_of
 from optilock.watched.rows.stored import Values, read_stored, stored_key
 from optilock.watched.scopes.transaction import note_moves
+from optilock.watched.session.commit_events import author_of, note_row
 from optilock.watched.session.connections import (
     connection_to_write,
     is_autocommit,
@@ -109,8 +110,21 @@ def write_row(session: Session, change: Change) -> WrittenRow:
     if moves:
         note_moves(session, mapper, moves)
     version = _version(connection, change, form, write, told)
+    before = change.only_version
     change = _as_stored(session, connection, change, write, key)
     _update_object(session, change, version)
+    if events.listeners_to_rows:
+        note_row(
+            session,
+            mapper,
+            "delete" if change.deletes else "update",
+            change.identity,
+            before=before,
+            version=version,
+            columns=(*change.values, *change.computed),
+            author=author_of(mapper, change.values),
+            connection=connection,
+        )
     return WrittenRow(change.identity, version)
 
 

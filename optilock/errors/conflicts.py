@@ -257,6 +257,8 @@ class ConcurrencyError(OptilockError, StaleDataError):
     entries: tuple[Entry[Any], ...]
     #: The listeners of :mod:`optilock.events` have got it as a ``Conflict``.
     reported: bool = False
+    #: ``"race"`` of two transactions, or ``"precondition"``, a client's stale version.
+    reason: Literal["race", "precondition"] = "race"
 
     def __init__(self, entries: Iterable[Entry[Any]] = (), message: str | None = None) -> None:
         if isinstance(entries, str):
@@ -330,6 +332,7 @@ class PreconditionFailed(ConcurrencyError):
     """
 
     status = 412
+    reason = "precondition"
     #: The current ETag of the row, if :mod:`optilock.entities` has read it.
     etag: str | None = None
     _happened = "not in the version that was demanded"

@@ -223,7 +223,7 @@ class _Rules:
 
 def _settled(missed: Missed, resolver: Resolver) -> Values:
     """Return the values that the row gets."""
-    events.emit(lambda: events.Conflict((missed.entry,)))
+    events.emit(lambda: events.Conflict((missed.entry,), reason="precondition"))
     rules = _Rules(resolver)
     error = decide([missed], rules)
     if isinstance(error, ConcurrencyError):

@@ -60,7 +60,7 @@ def _install(undo: ExitStack) -> None:
     structlog = sys.modules.get("structlog")  # installed, and used by the program
     configured = structlog is not None and structlog.is_configured()
     listener = _to_structlog(structlog) if configured else _to_logging
-    events.listen(listener)
+    events.listen(listener, written=False)
     undo.callback(events.unlisten, listener)
 
 

@@ -13,8 +13,9 @@ that is current. ``docs/how-to/operate/telemetry.md`` lists the metrics.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy.orm import Session
@@ -37,6 +38,7 @@ __all__ = ["instrument", "uninstrument"]
 _NAME = "optilock"
 #: In ``session.info``: the span of the unit, and the context around it.
 _SPAN = "optilock.telemetry.span"
+_NOTHING: Mapping[str, str] = MappingProxyType({})
 #: Keys of one span event.
 _MOST_KEYS = 20
 _switch = Switch()
@@ -90,7 +92,7 @@ def uninstrument() -> None:
 
 
 def _listen(listener: Callable[[events.Event], None], undo: ExitStack) -> None:
-    events.listen(listener)
+    events.listen(listener, written=False)
     undo.callback(events.unlisten, listener)
 
 
@@ -147,8 +149,8 @@ class _SpanEvents:
 
     def __call__(self, event: events.Event) -> None:
         match event:
-            case events.Conflict(entries=entries):
-                self._add("optilock.conflict", entries)
+            case events.Conflict(entries=entries, reason=reason):
+                self._add("optilock.conflict", entries, {"optilock.reason": reason})
             case events.Resolved(entries=entries):
                 self._add("optilock.resolved", entries)
             case events.Retry(attempt=number, wait=wait, error=error):
@@ -161,15 +163,17 @@ class _SpanEvents:
                     },
                 )
 
-    def _add(self, name: str, entries: Iterable[Entry[Any]]) -> None:
+    def _add(
+        self, name: str, entries: Iterable[Entry[Any]], more: Mapping[str, str] = _NOTHING
+    ) -> None:
         span = self._current()
         if not span.is_recording():
             return
         counted = count_labels(entries)
         if not counted:
-            span.add_event(name)
+            span.add_event(name, more)
         for labels, rows in counted.items():
-            attributes: dict[str, Any] = {**_attributes(labels), "optilock.rows": rows}
+            attributes: dict[str, Any] = {**_attributes(labels), **more, "optilock.rows": rows}
             if self._keys:
                 keys = [str(one.identity) for one in entries if labels in count_labels((one,))]
                 attributes["optilock.keys"] = keys[:_MOST_KEYS]
@@ -225,9 +229,9 @@ class _Metrics:
                 self._duration.record(event.seconds)
                 if event.attempts > 1:  # a second record() for each unit would double the cost
                     self._attempts.record(event.attempts)
-            case events.Conflict(entries=entries):
+            case events.Conflict(entries=entries, reason=reason):
                 for labels, rows in count_labels(entries).items():
-                    self._conflicts.add(rows, _attributes(labels))
+                    self._conflicts.add(rows, {**_attributes(labels), "optilock.reason": reason})
             case events.Resolved(entries=entries):
                 for labels, rows in count_labels(entries).items():
                     self._resolutions.add(rows, _attributes(labels))

@@ -6,7 +6,7 @@
 
     prometheus.instrument()             # the registry of prometheus_client, or a given one
 
-``optilock_conflicts_total{table,action,kind}``, ``optilock_resolutions_total{table}``,
+``optilock_conflicts_total{table,action,kind,reason}``, ``optilock_resolutions_total{table}``,
 ``optilock_retries_total{error}`` and the histogram ``optilock_unit_duration_seconds``.
 """
 
@@ -43,7 +43,7 @@ def instrument(registry: CollectorRegistry | None = None) -> None:
 
     def install(undo: ExitStack) -> None:
         metrics = _Metrics(prometheus_client.REGISTRY if registry is None else registry, undo)
-        events.listen(metrics)
+        events.listen(metrics, written=False)
         undo.callback(events.unlisten, metrics)
 
     _switch.on(install)
@@ -68,7 +68,7 @@ class _Metrics:
             Counter(
                 "optilock_conflicts",
                 "Rows that another transaction had changed first.",
-                ["table", "action", "kind"],
+                ["table", "action", "kind", "reason"],
                 registry=registry,
             )
         )
@@ -98,9 +98,9 @@ class _Metrics:
         match event:
             case events.Committed(seconds=seconds) | events.Failed(seconds=seconds):
                 self._duration.observe(seconds)
-            case events.Conflict(entries=entries):
+            case events.Conflict(entries=entries, reason=reason):
                 for labels, rows in count_labels(entries).items():
-                    self._conflicts.labels(*labels).inc(rows)
+                    self._conflicts.labels(*labels, reason).inc(rows)
             case events.Resolved(entries=entries):
                 for (table, *_), rows in count_labels(entries).items():
                     self._resolutions.labels(table).inc(rows)

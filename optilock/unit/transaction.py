@@ -48,6 +48,7 @@ from optilock.watched.guard.ended_transactions import capture, conflict_after_ro
 from optilock.watched.guard.promises import check_before_commit, flush_last
 from optilock.watched.rows.rolled_back import restore_values, values_of
 from optilock.watched.scopes.transaction import end_scopes, has_scopes_to_end
+from optilock.watched.session.commit_events import WrittenRows, rows_to_publish
 from optilock.watched.session.record import options as guard_options
 from optilock.watched.session.record import record_of
 from optilock.watched.writes.send import require_row_counts
@@ -291,8 +292,10 @@ class OwnTransaction:
                 raise
         self._note_committed()
 
-    def _note_committed(self) -> None:
+    def _note_committed(self, written: WrittenRows | None = None) -> None:
         self.is_stored = True
+        if written is not None:  # a listener to COMMIT has failed before they were published
+            written.publish()
         events.emit(self._committed)
 
     def _committed(self) -> events.Committed:
@@ -308,10 +311,11 @@ class OwnTransaction:
 
         Returns whether the unit was found stored, though COMMIT got no answer.
         """
+        written = rows_to_publish(self.session)
         if self._committing and self._is_stored():
             # A listener to COMMIT has failed, and another attempt would store the unit twice.
             self._roll_back(error)
-            self._note_committed()
+            self._note_committed(written)
             return False
         conflict = ended_by_conflict(error, at_commit=self._committing)
         refused = refusal_of(self, error, self._ended_by())
@@ -324,6 +328,8 @@ class OwnTransaction:
         if self._committing and explain_commit(self, error):
             self.is_stored = True
             restore_values(kept)
+            if written is not None:
+                written.publish()
             return True
         if isinstance(error, InvalidRequestError):  # SQLAlchemy has refused a later call
             self._raise_what_broke()

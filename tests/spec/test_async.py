@@ -48,7 +48,7 @@ async def sessions(async_engine):
 @pytest.fixture
 def heard():
     found = []
-    listener = events.listen(found.append)
+    listener = events.listen(found.append, written=False)
     yield found
     events.unlisten(listener)
 

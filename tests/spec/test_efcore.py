@@ -39,7 +39,7 @@ from tests.support.models import Animal, Dog, Note, Post, Tag, post_tags
 @pytest.fixture
 def heard():
     found = []
-    listener = events.listen(found.append)
+    listener = events.listen(found.append, written=False)
     yield found
     events.unlisten(listener)
 

@@ -36,7 +36,7 @@ def memory(clock):
 @pytest.fixture
 def heard():
     found = []
-    events.listen(found.append)
+    events.listen(found.append, written=False)
     yield found
     events.unlisten(found.append)
 

@@ -373,7 +373,7 @@ class TestHooks:
 
     def test_listeners_hear_the_same_event(self, time: Time) -> None:
         heard: list[events.Event] = []
-        events.listen(heard.append)
+        events.listen(heard.append, written=False)
         try:
             time.policy().call(Work(*conflicts(1)))
         finally:

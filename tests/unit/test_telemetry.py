@@ -137,7 +137,7 @@ def test_metrics_have_their_names_units_and_attributes(engine, telemetry):
     assert telemetry.points() == {
         "optilock.unit.duration": [({}, 2), ({"error.type": "LookupError"}, 1)],
         "optilock.unit.attempts": [({}, 1)],
-        "optilock.conflicts": [(ROW, 2)],
+        "optilock.conflicts": [(ROW | {"optilock.reason": "race"}, 2)],
         "optilock.resolutions": [(ROW, 1)],
         "optilock.retries": [({"error.type": "ConcurrencyError"}, 1)],
         "optilock.hot_rows": [({"db.collection.name": "telemetry_safes"}, 1)],
@@ -253,7 +253,7 @@ def test_prometheus_has_its_metrics_and_labels(engine):
         return registry.get_sample_value(name, labels)
 
     row = {"table": "telemetry_safes", "action": "update", "kind": "updated"}
-    assert sample("optilock_conflicts_total", **row) == 2
+    assert sample("optilock_conflicts_total", **row, reason="race") == 2
     assert sample("optilock_resolutions_total", table="telemetry_safes") == 1
     assert sample("optilock_retries_total", error="ConcurrencyError") == 1
     assert sample("optilock_unit_duration_seconds_count") == 3

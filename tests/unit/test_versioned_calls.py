@@ -196,7 +196,7 @@ async def _awaited(event: Any) -> None: ...
 @pytest.mark.parametrize("listener", [None, 3, _awaited])
 def test_a_listener_is_a_plain_function(listener: Any) -> None:
     with pytest.raises(ConfigurationError, match="called and not awaited"):
-        events.listen(listener)
+        events.listen(listener, written=False)
 
 
 @pytest.mark.parametrize("option", ["read_only", "savepoint", "independent", "verify_reads"])

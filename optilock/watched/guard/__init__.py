@@ -33,4 +33,5 @@ running flush, and the rows that missed.
     first. An attempt that has committed anything (:mod:`stored_work`) has no later one, and
     :mod:`outside_edits` are put back before it. A row that a statement of the transaction has moved
     (:mod:`own_statements`) is no other transaction's.
+    :mod:`written_rows` notes the rows for the event after COMMIT.
 """

@@ -1,9 +1,8 @@
 """Conflicts of a transaction that the database itself has ended: the rows that had moved.
 
 At REPEATABLE READ or SERIALIZABLE, with MariaDB's snapshot isolation, or behind a real BEGIN on
-SQLite, a conflict is an error of the database and the transaction is over. The writes of the unit
-and its dirty objects are known; their rows are read again after the rollback, and those whose token
-moved become the entries.
+SQLite, a conflict is an error of the database, and the transaction is over. The unit's writes and
+dirty objects are known; their rows are read again after the rollback. Moved ones are the entries.
 
 A COMMIT that the database refuses because of another transaction's change is a conflict, too.
 
@@ -57,6 +56,7 @@ from optilock.watched.guard.records import Flush, with_sqlalchemys_message
 from optilock.watched.rows.entries import Attempt, attempt_of, entry_of, has_moved
 from optilock.watched.rows.seen import version_seen
 from optilock.watched.rows.stored import read_stored
+from optilock.watched.session.commit_events import timed_commit
 from optilock.watched.session.connections import engine_to_write, separate_connection
 from optilock.watched.session.record import SessionRecord, record_of, session_record
 from optilock.watched.session.values import Promise, conflict_of
@@ -391,7 +391,7 @@ def _send(
         if record.owner is not None:
             record.owner.committing_now()
         elif events.listeners and record.connections and original is SessionTransaction.commit:
-            original = events.timed(original)
+            original = timed_commit(original)
     try:
         original(transaction, *args, **options)
     except _FAILURES as error:

@@ -2,23 +2,20 @@
 
 :func:`guarded_flush` is called in place of ``Session.flush``. A flush has four parts:
 
-1. *before* (:func:`before_flush`): rows that no flush may write are refused, the record of the
-   flush begins, and the session's connections hand over what they are given;
+1. *before* (:func:`before_flush`): it refuses rows that no flush may write, and records the rest;
 2. *changed*: which rows have which new values;
 3. *write*: an UPDATE for each row, answered by :mod:`optilock.watched.guard.connection`;
 4. *after* (:func:`after_flush`): held rows are sent, and the rows that missed are settled.
 
 SQLAlchemy plans every flush: which classes go first, which relationships move keys from one row to
 another, which rows were inserted, moved and deleted. Where only columns of stored rows have
-changed, there is nothing to plan, and most of the cost of a flush is that plan. So the guard finds
-the changed values itself, and sends SQLAlchemy's own statement in SQLAlchemy's order. If nothing
-but the guard listens to flushes, SQLAlchemy's flush is not called at all (:func:`_carry_out`).
-Otherwise SQLAlchemy's flush runs, and only its ``execute`` is replaced (:func:`replace_execute`).
+changed, there is nothing to plan, so the guard finds the values itself, and sends SQLAlchemy's own
+statement in SQLAlchemy's order. If only the guard listens to flushes, it does not call SQLAlchemy's
+flush (:func:`_carry_out`). Otherwise it replaces only ``execute`` (:func:`replace_execute`).
 
 SQLAlchemy does parts 2 and 3 of a flush that is not that simple: with a new or a deleted object, a
 changed relationship or key, a column that others refer to, an expression, or a class without an
-:class:`~optilock.watched.guard.own_flush.UpdatePlan`. So it does after an error in part 2, which it
-meets again, and ends the transaction.
+:class:`~optilock.watched.guard.own_flush.UpdatePlan`; and after an error in part 2.
 """
 
 from __future__ import annotations
@@ -32,6 +29,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Mapper, Session, UOWTransaction
 from sqlalchemy.orm.exc import ObjectDeletedError, StaleDataError
 
+from optilock import events
 from optilock.conditions.write import write_of
 from optilock.mapped import State
 from optilock.mapping.original_values import copy_written
@@ -76,6 +74,7 @@ from optilock.watched.guard.repeats import judge, note_assigned, note_listeners
 from optilock.watched.guard.running_attempts import attempt_here
 from optilock.watched.guard.settlement import conclude, settle
 from optilock.watched.guard.sums import return_to_read_versions
+from optilock.watched.guard.written_rows import note_flush
 from optilock.watched.rows.seen import SEEN_VERSION, read_before_delete, recall_version
 from optilock.watched.rows.touch import ROOTS_LEFT, TOUCHES, touch_again
 from optilock.watched.rows.unknown_versions import UNREAD_STATES
@@ -442,6 +441,8 @@ def _send_and_settle(running: Flush) -> None:
 
 def _conclude(running: Flush) -> None:
     """Note the versions and values that are stored now, and let guard triggers move versions."""
+    if events.listeners_to_rows:
+        note_flush(running)
     if running.overtaken:
         return_to_read_versions(running)
     if running.record.announced:

@@ -22,11 +22,13 @@ import sqlalchemy
 from sqlalchemy import Column, Table, Update
 from sqlalchemy.orm import Mapper, Session, UOWTransaction
 
+from optilock import events
 from optilock.errors import ConfigurationError
 from optilock.mapped import State, facts
 from optilock.mapping.original_values import changed_names
 from optilock.undocumented import flushes
 from optilock.undocumented.mappers import expire_attributes, keep_with_mapping
+from optilock.watched.guard.written_rows import note_expressions
 from optilock.watched.writes.shapes import compared_columns, is_shown
 
 #: An attribute of a session class: the :class:`Switch` of its simple flushes.
@@ -189,6 +191,8 @@ def execute_planned(uow: UOWTransaction) -> None:
         if _SEEN not in mapper.__dict__:
             first.append(mapper)
     versions = _unseen_versions(uow, first) if first else None
+    if events.listeners_to_rows:
+        note_expressions(uow)
     UOWTransaction.execute(uow)
     if versions:
         _refuse_unseen_rows(uow, versions)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
 from sqlalchemy import Connection, Table
@@ -107,6 +108,8 @@ class Flush:
     let_go: dict[State, list[tuple[State, str]]] | None = None
     #: The rows that were to be deleted when this was first needed.
     doomed: Any = None
+    #: Attributes that are set to SQL expressions, if something listens to written rows.
+    set_by_sql: Mapping[State, frozenset[str]] = MappingProxyType({})
     #: Rows are sent before listeners of rows are called.
     listening = False
     _states: dict[Mapper[Any], dict[Identity, State]] | None = None

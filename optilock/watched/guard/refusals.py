@@ -198,7 +198,8 @@ def _settle(flush: Flush, missed: list[Missed], objects: Any) -> None:
     entries = [row.entry for row in missed]
     if isinstance(error, ConcurrencyError):
         entries = [*error.entries]
-    events.emit(lambda: events.Conflict(tuple(entries)))
+    reason: Any = getattr(error, "reason", "race")
+    events.emit(lambda: events.Conflict(tuple(entries), reason=reason))
     if error is not None:
         if isinstance(error, ConcurrencyError):
             error.reported = True

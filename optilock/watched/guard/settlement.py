@@ -63,7 +63,7 @@ def settle(flush: Flush) -> None:
     if not flush.misses:
         return
     conflict = tuple(missed.entry for missed in flush.misses)
-    events.emit(lambda: events.Conflict(conflict))
+    events.emit(lambda: events.Conflict(conflict, reason=_reason(flush)))
     error = _decide(flush, flush.misses)
     remember_missed(flush, refused=error is not None)
     if error is None:
@@ -81,6 +81,13 @@ def settle(flush: Flush) -> None:
     if any(missed.restored or _half_written(flush, missed) for missed in flush.misses):
         raise error  # SQLAlchemy rolls back: what depends on these rows was already written
     _refuse(flush, error)
+
+
+def _reason(flush: Flush) -> Any:
+    """Return whether a client's version was stale, or two transactions have met."""
+    promises = flush.record.promises
+    demanded = promises and any(promises.demand(one.attempt.place) for one in flush.misses)
+    return "precondition" if demanded else "race"
 
 
 def _refuse(flush: Flush, error: Exception) -> None:

@@ -7,5 +7,6 @@ part about the transaction: writes, locks, and what a savepoint takes back.
 :mod:`~optilock.watched.session.connections` chooses the connection on which a session writes, and
 refuses a connection on which every statement commits by itself.
 :mod:`~optilock.watched.session.order` is the one order of all steps around a flush and a
-transaction.
+transaction. :mod:`~optilock.watched.session.commit_events` collects the written rows, and publishes
+them after COMMIT.
 """

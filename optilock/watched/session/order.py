@@ -30,8 +30,9 @@ rows written for a request whose condition was not compared; and then
 *moves*, which flushes, and moves and checks versions of scopes.
 
 *When a transaction begins* on a connection, *after COMMIT*, *after a rollback* and *when it ends*,
-and *when objects come back* into a session: *guard* alone. *When a row is loaded*: *reads*, in the
-units that verify what they read.
+and *when objects come back* into a session: *guard*. After COMMIT and a rollback, *written*
+publishes or drops the rows of :class:`optilock.events.Written`. *When a row is loaded*: *reads*, in
+the units that verify what they read.
 
 A step is registered with its first use; its place does not depend on when that is. A step runs for
 sessions that have its key in ``__dict__``, or for which its predicate is true. Steps for all
@@ -70,9 +71,9 @@ ORDER: Mapping[str, tuple[str, ...]] = {
     "after_flush_postexec": ("touches", "roots"),
     "before_commit": ("held", "touches", "unsent", "promises", "moves"),
     "after_begin": ("guard",),
-    "after_commit": ("guard",),
+    "after_commit": ("guard", "written"),
     "after_rollback": ("guard",),
-    "after_soft_rollback": ("scopes",),
+    "after_soft_rollback": ("scopes", "written"),
     "after_transaction_end": ("guard",),
     "detached_to_persistent": ("guard",),
     "deleted_to_persistent": ("guard",),
@@ -209,6 +210,12 @@ def _after_soft_rollback(session: Session, ended: Any) -> None:
             step(session, ended)
 
 
+def _after_commit(session: Session) -> None:
+    for whose, step in _in_order["after_commit"]:
+        if _is_for(session, whose):
+            step(session)
+
+
 def _before_commit(session: Session) -> None:
     for whose, step in _in_order["before_commit"]:
         if _is_for(session, whose):
@@ -220,5 +227,6 @@ _LISTENERS: Mapping[str, Step] = {
     "after_flush": _after_flush,
     "after_flush_postexec": _after_flush_postexec,
     "before_commit": _before_commit,
+    "after_commit": _after_commit,
     "after_soft_rollback": _after_soft_rollback,
 }

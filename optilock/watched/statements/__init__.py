@@ -13,7 +13,8 @@ finds the rows of its statement.
     :mod:`~optilock.watched.statements.demand_checks` compares its rows with the session's demands,
     :mod:`~optilock.watched.statements.version` moves or keeps their versions, and
     :mod:`~optilock.watched.statements.rollback_effects` records what a rollback takes back.
-    :mod:`~optilock.watched.statements.scopes` finds the scopes of the rows.
+    :mod:`~optilock.watched.statements.scopes` finds the scopes of the rows, and
+    :mod:`~optilock.watched.statements.written_rows` notes them for the event after COMMIT.
 *Refusals*
     :mod:`~optilock.watched.statements.refusals` raises for statements that would leave a version
     as it was, that write rows which no demand can be compared with, or that write rows without a

@@ -47,6 +47,7 @@ from optilock.watched.rows.entries import (
 from optilock.watched.rows.seen import follow_move, version_seen
 from optilock.watched.rows.stored import read_stored
 from optilock.watched.scopes.transaction import note_moves
+from optilock.watched.session.commit_events import author_of, note_row
 from optilock.watched.session.connections import (
     connection_to_write,
     given_session,
@@ -117,6 +118,8 @@ def bulk_update(
             values = {**row.values, **made}
             follow_written_row(session, given.mapper, row.identity, row.expected, values)
             done.append(Done(row.identity, next(iter(made.values()))))
+            if events.listeners_to_rows:
+                _note(session, given.mapper, "update", row, done[-1].version)
     return BulkResult(updated=tuple(done), conflicts=_conflicts(lost))
 
 
@@ -133,12 +136,29 @@ def bulk_delete(
         return BulkResult()
     refuse_silent_delete(session, given.mapper)
     _, lost = _send(session, given)
-    deleted = [row.identity for place, row in enumerate(given.rows) if place not in lost]
+    gone = [row for place, row in enumerate(given.rows) if place not in lost]
+    if events.listeners_to_rows:
+        for row in gone:
+            _note(session, given.mapper, "delete", row, None)
+    deleted = [row.identity for row in gone]
     for identity in deleted:
         obj = session.identity_map.get(given.mapper.identity_key_from_primary_key(identity))
         if obj is not None:
             session.expunge(obj)
     return BulkResult(deleted=tuple(map(Done, deleted)), conflicts=_conflicts(lost))
+
+
+def _note(session: Session, mapper: Mapper[Any], action: str, row: Row, version: Any) -> None:
+    note_row(
+        session,
+        mapper,
+        action,
+        row.identity,
+        before=row.expected,
+        version=version,
+        columns=row.values,
+        author=author_of(mapper, row.values),
+    )
 
 
 def _send(session: Session, given: Rows) -> tuple[Connection, dict[int, Entry[Any]]]:

@@ -101,6 +101,7 @@ from optilock.watched.statements.version import (
     refuse_update_of_table,
     versioned_children,
 )
+from optilock.watched.statements.written_rows import note_statement_rows
 from optilock.watched.writes.shapes import is_of_mappers
 
 #: An attribute of an error: listeners of events have got its conflict.
@@ -115,7 +116,10 @@ def guarded_execute(original: Execute) -> Execute:
         try:
             if type(statement) is not Select:
                 call = Call(self, original, statement, params, options)
-                return send_call(call, _send_change) if scoped_tables else _send_change(call)
+                result = send_call(call, _send_change) if scoped_tables else _send_change(call)
+                if events.listeners_to_rows:
+                    note_statement_rows(self, statement, params, result)
+                return result
             demands = self.__dict__.get(RECORD_KEY, SessionRecord).demands
             if demands is not None:
                 refuse_inner_writes(demands, statement)
@@ -394,4 +398,7 @@ def _execute_change(
         )
     statement = keep_version_of_table(session, statement, parameters)
     send = functools.partial(native, statement, parameters, **options)
-    return follow_statement(session, connection, statement, parameters, send)
+    result = follow_statement(session, connection, statement, parameters, send)
+    if events.listeners_to_rows:
+        note_statement_rows(session, statement, parameters, result)
+    return result

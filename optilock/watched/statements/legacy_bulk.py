@@ -13,6 +13,7 @@ from sqlalchemy import inspect
 from sqlalchemy.orm import Mapper, Session
 from sqlalchemy.orm.attributes import instance_state
 
+from optilock import events
 from optilock.errors import ConfigurationError
 from optilock.mapped import State, facts, identity_of, place_of
 from optilock.mapping.moves import declare_joined_moves
@@ -34,6 +35,7 @@ from optilock.watched.statements.rollback_effects import (
     versions_after,
 )
 from optilock.watched.statements.scopes import keys_of_new_row, moves_by_key
+from optilock.watched.statements.written_rows import note_rows_by_key, note_saved
 
 
 def guarded_bulk_update(original: Execute) -> Execute:
@@ -54,6 +56,8 @@ def guarded_bulk_update(original: Execute) -> Execute:
             original(self, mapper, rows)
             if keys:
                 note_moves(self, found, keys)
+            if events.listeners_to_rows and isinstance(found, Mapper):
+                note_rows_by_key(self, found, "update", rows)
             return
         by_key.refuse_assigned(found, "bulk_update_mappings()")
         by_key.refuse_unversioned(found, rows)
@@ -68,6 +72,8 @@ def guarded_bulk_update(original: Execute) -> Execute:
         if by_key.leaves_versions(found):
             by_key.move_left_versions(connection_to_write(self, found), found, rows)
         note_moves(self, found, keys)
+        if events.listeners_to_rows:
+            note_rows_by_key(self, found, "update", rows)
 
     return bulk_update_mappings
 
@@ -90,6 +96,8 @@ def guarded_bulk_insert(original: Execute) -> Execute:
         if isinstance(found, Mapper) and has_scopes(found):
             keys = {key for row in rows for key in keys_of_new_row(found, row)}
             note_moves(self, found, keys)
+        if events.listeners_to_rows and isinstance(found, Mapper):
+            note_rows_by_key(self, found, "insert", rows)
 
     return bulk_insert_mappings
 
@@ -110,6 +118,7 @@ def guarded_bulk_save(original: Execute) -> Execute:
         _note_saved(self, written)
         _refuse_undemanded(self, written)
         moves = list(_moves_saved(self, written))
+        before = {one: one.dict.get(facts(one.mapper).token) for one in written if one.key}
         with (
             by_key.report_stale_rows(self, lambda: _attempts_saved(written)),
             declare_joined_moves(),
@@ -119,6 +128,8 @@ def guarded_bulk_save(original: Execute) -> Execute:
         _follow(self, states)
         for mapper, keys in moves:
             note_moves(self, mapper, keys)
+        if events.listeners_to_rows:
+            note_saved(self, written, before)
 
     return bulk_save_objects
 

@@ -198,7 +198,7 @@ def test_what_a_block_acquires_and_loses_is_heard(desks: Engine) -> None:
     lost = threading.Event()
 
     with (
-        events.listening(heard.append),
+        events.listening(heard.append, written=False),
         pytest.raises(LeaseLost) as raised,
         leases.lease(desks, (Desk, 1), OFTEN, on_lost=lambda error: lost.set()),
     ):
@@ -494,7 +494,7 @@ def test_b9_a_session_goes_on_after_one_refused_transaction(desks: Engine) -> No
 
 def test_a_renewal_whose_answer_comes_too_late_is_heard_as_lost(desks: Engine) -> None:
     heard: list[Any] = []
-    with events.listening(heard.append):
+    with events.listening(heard.append, written=False):
         with pytest.raises(LeaseLost), leases.lease(desks, (Desk, 1), 60) as held:
             held._until = time.monotonic()
             held.note_renewed(time.monotonic())

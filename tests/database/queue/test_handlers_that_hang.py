@@ -262,7 +262,7 @@ def test_a_handler_that_returns_while_it_is_given_up(queue, hang, monkeypatch, w
     monkeypatch.setattr(worker._transactions, "end", let_it_return)
     monkeypatch.setattr(worker._transactions, "over", note_return)
     queue.send("late")
-    with events.listening(heard.append), Running(worker):
+    with events.listening(heard.append, written=False), Running(worker):
         until(lambda: any(type(one) is events.Handled for one in heard))
         until(lambda: left(queue) == 0)
         until(lambda: worker._started == 1)  # its thread has not become one too many

@@ -100,7 +100,7 @@ def test_what_becomes_of_messages_is_heard(queue):
 
     good, bad = queue.send("good").id, queue.send("bad").id
     with (
-        events.listening(heard.append),
+        events.listening(heard.append, written=False),
         Running(queue.worker(handle, retry=lambda receives: 0.0)),
     ):
         until(lambda: queue.metrics().dead == 1 and left(queue) == 0)

@@ -177,7 +177,7 @@ def seen_by(engine: Engine, arm: Do) -> Seen:
             arm()
 
     event.listen(engine, "handle_error", handle)
-    heard = events.listen(lambda event: seen.events.append(type(event)))
+    heard = events.listen(lambda event: seen.events.append(type(event)), written=False)
     hook = lambda retry: seen.hooks.append(f"{retry.attempt}: {type(retry.error)}")  # noqa: E731
     try:
         unit_of_work(engine, attempts=2, wait_initial=0, before_retry=hook)(work)()

@@ -26,5 +26,5 @@ def retried() -> Iterator[list[BaseException]]:
         if isinstance(event, events.Retry):
             found.append(event.error)
 
-    with events.listening(note):
+    with events.listening(note, written=False):
         yield found

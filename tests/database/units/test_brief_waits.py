@@ -63,7 +63,7 @@ def meanwhile(engine, sessions):
                 failed.append(cause_of(error) if isinstance(error, DBAPIError) else type(error))
                 again.set()
 
-        events.listen(listener)
+        events.listen(listener, written=False)
         doing = threading.Thread(target=work)
         try:
             with Session(engine) as holder, holder.begin():
@@ -97,7 +97,7 @@ def test_it_runs_again_and_locks_before(way, sessions, heat, meanwhile, stored):
             row.balance += 5
 
     heard = []
-    events.listen(heard.append)
+    events.listen(heard.append, written=False)
     try:
         assert meanwhile(work, 2) == [Cause.LOCK_TIMEOUT]
     finally:

@@ -107,7 +107,7 @@ def test_two_hot_rows_in_opposite_orders_deadlock_no_more_once_they_have(crowd, 
         if isinstance(error, DBAPIError) and cause_of(error) is Cause.DEADLOCK:
             before.append(len(units))
 
-    events.listen(deadlocked)
+    events.listen(deadlocked, written=False)
     try:
         done = crowd(work_of, writers=4, times=TIMES)
     finally:

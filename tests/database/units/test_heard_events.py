@@ -76,7 +76,7 @@ def sessions(engine: Engine) -> Iterator[sessionmaker[Session]]:
 @pytest.fixture
 def heard() -> Iterator[list[events.Event]]:
     found: list[events.Event] = []
-    with events.listening(found.append):
+    with events.listening(found.append, written=False):
         yield found
 
 

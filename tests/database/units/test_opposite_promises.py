@@ -89,7 +89,7 @@ def deadlocks(database, store):
             thread.join()
         return len(found)
 
-    events.listen(listener)
+    events.listen(listener, written=False)
     yield deadlocks
     events.unlisten(listener)
     engine.dispose()

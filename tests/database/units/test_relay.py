@@ -61,7 +61,7 @@ def retries():
         if isinstance(heard, events.Retry):
             found.append(heard)
 
-    events.listen(listener)
+    events.listen(listener, written=False)
     yield found
     events.unlisten(listener)
 

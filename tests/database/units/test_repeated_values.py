@@ -91,7 +91,7 @@ def heard():
         if isinstance(event, events.Repeated):
             found.append(event)
 
-    yield events.listen(hear) and found
+    yield events.listen(hear, written=False) and found
     events.unlisten(hear)
 
 

@@ -511,7 +511,7 @@ def test_a_dialect_without_row_locks_refuses_pessimistic_by_name(tmp_path):
 def test_a_probe_that_succeeds_cools_the_row_down(sessions, locks, engine):
     key = heat(sessions, Account, (1,))
     found = []
-    listener = events.listen(found.append)
+    listener = events.listen(found.append, written=False)
     try:
         for _ in range(4):
             MEMORY.rows[key].left = 1  # it is time for a probe

@@ -89,7 +89,7 @@ def edit_stale(session: Session, sessions: sessionmaker[Session], balance: int) 
 @contextmanager
 def heard() -> Iterator[list[events.Event]]:
     seen: list[events.Event] = []
-    listener = events.listen(seen.append)
+    listener = events.listen(seen.append, written=False)
     try:
         yield seen
     finally:
