@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 from uuid import UUID, uuid4
@@ -11,8 +12,7 @@ from sqlalchemy import Connection
 
 from optilock.queue.messages import Message, Metrics, Unreadable, tail_of
 from optilock.queue.sending import DEDUP, GROUP, QueueTable
-from optilock.queue.stored_messages import message_of
-from optilock.tokens.sql_functions import in_utc
+from optilock.queue.stored_messages import message_of, time_of
 
 _SHOWN = 10_000
 #: Messages that are deleted at once.
@@ -32,7 +32,12 @@ class QueueOperations(QueueTable):
 
     def find(self, connection: Connection, number: int) -> Message | None:
         row = self.store.find(connection, number)
-        return None if row is None else replace(message_of(row, None), visible_at=in_utc(row[5]))
+        if row is None:
+            return None
+        message = message_of(row, None)
+        with suppress(ValueError):
+            message = replace(message, visible_at=time_of(row[5]))
+        return message
 
     def cancel(self, connection: Connection, number: int, inside: bool, held: bool) -> bool:
         with self._atomic(connection, inside):

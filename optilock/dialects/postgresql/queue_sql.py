@@ -170,9 +170,13 @@ class PostgreSQLMessages(Messages):
             " ORDER BY visible_at, id LIMIT :n FOR NO KEY UPDATE SKIP LOCKED"
         )
 
+    def stored_time(self, column: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
+        return sa.case((sa.func.isfinite(column), column))
+
     def _taken(self) -> str:
         times = ", ".join(
-            f"{name} {_ZONE} AS {name}" for name in ("sent_at", "expires_at", "visible_at")
+            f"CASE WHEN isfinite({name}) THEN {name} {_ZONE} END AS {name}"
+            for name in ("sent_at", "expires_at", "visible_at")
         )
         return (
             f"UPDATE {self._table} SET visible_at = (SELECT {self._now} + :length * interval '1"

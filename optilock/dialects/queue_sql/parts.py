@@ -158,9 +158,9 @@ class Parts:
             m.id,
             self.stored_text(m.body),
             self.stored_text(m.headers),
-            m.sent_at,
-            m.expires_at,
-            m.visible_at,
+            self.stored_time(m.sent_at),
+            self.stored_time(m.expires_at),
+            self.stored_time(m.visible_at),
             m.receives,
             m.group_key,
             m.dedup_key,
@@ -170,6 +170,10 @@ class Parts:
 
     def stored_text(self, column: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
         """Return a text so that a driver can read any content of the column."""
+        return column
+
+    def stored_time(self, column: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
+        """Return a time in the same way; NULL if no driver can read it."""
         return column
 
     def skip_locked(self, query: sa.Select[Any], table: sa.Table) -> sa.Select[Any]:

@@ -38,6 +38,8 @@ class SQLiteMessages(Messages):
         """Bytes: a column may have any type of value, and a text that is not UTF-8."""
         return cast(column, LargeBinary()).label(None)
 
+    stored_time = stored_text
+
     def skip_locked(self, query: Select[Any], table: Table) -> Select[Any]:
         return query
 

@@ -53,12 +53,14 @@ def _note(
     known, mapper = facts(state.mapper), state.mapper
     identity = _identity(state)
     place = known.root, identity
+    if action == "insert" and missed is None and place in versions:
+        action = "update"  # SQLAlchemy has written a deleted row of this key again
     columns = _columns(running, state, action)
     if action == "update" and not columns and missed is None and place not in versions:
         return  # nothing was sent
     stored = None if missed is None else missed.entry.database
     before = versions.get(place) if stored is None else stored.get(known.token)
-    if action == "insert":
+    if action == "insert" or not known.token:
         before = None
     version = state.dict.get(known.token) if known.token and action != "delete" else None
     author = None if action == "delete" else author_of(mapper, state.dict)

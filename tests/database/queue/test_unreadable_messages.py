@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import sys
 from typing import Any
 
@@ -31,6 +32,8 @@ STORED: list[tuple[str, Any]] = [
 OF_SQLITE = [
     *(("body", sql) for sql in ("x'ff'", "CAST(x'22ff22' AS TEXT)", "CAST(x'22eda08022' AS TEXT)")),
     *(("headers", sql) for sql in ("x'ff'", "CAST(x'7bff7d' AS TEXT)", "7")),
+    *(("sent_at", sql) for sql in ("'yesterday'", "5")),
+    ("expires_at", "'never'"),
 ]
 
 
@@ -64,13 +67,12 @@ def test_each_is_one_dead_letter_and_its_neighbours_are_handled(queue):
     letters = queue.dead_letters.peek(100)
     assert [(one.id, one.receives) for one in letters] == [(number, 1) for number in wrong]
     for one in letters:
-        assert one.last_error == one.body.reason
-        assert one.last_error.startswith(
-            ("The body cannot be read: ", "The headers cannot be read: ")
-        )
+        if isinstance(one.body, Unreadable):  # a bad time of its end is gone with its end
+            assert one.last_error == one.body.reason
+        assert re.match("The (body|headers|times) cannot be read: ", one.last_error)
         assert len(one.last_error) < 200
     if queue.engine.dialect.name == "sqlite":
-        assert letters[-4].body.body == '"\\xed\\xa0\\x80"'
+        assert letters[-7].body.body == '"\\xed\\xa0\\x80"'
     assert queue.metrics().dead == len(wrong)
 
 
@@ -105,6 +107,16 @@ def test_one_of_a_group_does_not_hold_it_up(queue):
     assert queue.redrive(1) == 1
     queue.delete(message)
     assert bodies(queue.receive()) == ["repaired"]
+
+
+@pytest.mark.engines("postgresql")
+def test_a_message_that_never_expires_by_another_programs_word_is_read(queue, engine):
+    """No driver has a time for infinity."""
+    sent = queue.send("a")
+    store(engine, sent.id, "expires_at", None, "'infinity'")
+    assert queue.peek()[0].expires_at is None
+    (message,) = queue.receive()
+    assert (message.body, message.expires_at) == ("a", None)
 
 
 def test_the_same_for_asyncio(async_engine, sync, runner):

@@ -173,6 +173,22 @@ def test_flushes_tell_key_versions_columns_and_author(sessions, heard):
     assert {"id", "title"} <= {*found[3][4]}
 
 
+def test_a_row_that_is_deleted_and_inserted_is_told_as_it_is_sent(sessions, heard):
+    """In one flush it is an UPDATE."""
+    with sessions.begin() as session:
+        session.delete(session.get_one(Sheet, 1))
+        session.add(Sheet(id=1, title="again"))
+    assert [row[:4] for row in told(heard)] == [("update", (1,), 1, 2)]
+    with sessions.begin() as session:
+        session.delete(session.get_one(Sheet, 1))
+        session.flush()
+        session.add(Sheet(id=1, title="anew"))
+    assert [row[:4] for row in told(heard)] == [
+        ("delete", (1,), 2, None),
+        ("insert", (1,), None, 1),
+    ]
+
+
 def test_calls_by_key_tell_their_rows(sessions, engine, heard):
     """Bulk calls, entities in watched and plain sessions, and SQLAlchemy's own bulk calls."""
     with sessions.begin() as session:
