@@ -21,7 +21,14 @@ from sqlalchemy.orm import (
     sessionmaker,
 )
 
-from optilock import ConfigurationError, UnitOfWork, Versioned, is_transient, unit_of_work
+from optilock import (
+    ConfigurationError,
+    UnitOfWork,
+    Versioned,
+    events,
+    is_transient,
+    unit_of_work,
+)
 from optilock.errors import CommitOutcomeUnknown
 from optilock.exactly_once import NotCommitted, Once, committed, questions
 from optilock.tables.names import commit_tokens
@@ -76,6 +83,22 @@ def test_a_decorated_function_is_stored_once_and_runs_as_often_as_it_must(
     assert (pay(), balance(), cut_at.line.cuts[way]) == (1, 1, 1)
     if way in ("before", "after"):
         assert len(bodies) == (2 if way == "before" else 1)
+
+
+@pytest.mark.parametrize("way", ["before", "after"])
+def test_written_rows_are_published_once_if_they_are_stored(cut_at, way):
+    found = []
+
+    @unit_of_work(cut_at(way, None), exactly_once="k", wait_initial=0)
+    def pay(session: Session) -> int:
+        return increase(session)
+
+    with events.listening(found.append):
+        assert pay() == 1
+    written = [one for one in found if isinstance(one, events.Written)]
+    assert [(one.model, one.identity, one.columns) for one in written] == [
+        (Account, (1,), ("balance",))
+    ]
 
 
 def test_a_fence_whose_own_commit_is_cut_is_no_unit(cut_at, balance):
