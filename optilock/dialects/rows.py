@@ -22,10 +22,13 @@ from sqlalchemy.exc import DBAPIError
 
 from optilock.conditions.condition import Match, demanded_parameters
 from optilock.conditions.write import Shape, Write
-from optilock.errors import ConfigurationError, NotWritten
+from optilock.errors import ConfigurationError, NotWritten, OptilockError
 
 Key = tuple[Any, ...]
 T = TypeVar("T")
+
+#: CLIENT_FOUND_ROWS of the protocol (https://mariadb.com/kb/en/connection/#capabilities).
+FOUND_ROWS = 2
 
 
 def execute_unguarded(connection: sa.Connection, statement: Any, params: Any = None) -> Any:
@@ -99,7 +102,7 @@ class LockAndLook:
         lost: list[Write] = []
         if written != len(rows) and shape.demanded:
             lost = self._not_as_demanded(connection, writes)
-        must_match(shape.table, len(rows) - len(lost), written, deleting=shape.deletes)
+        must_match(connection, shape.table, len(rows) - len(lost), written, deleting=shape.deletes)
         return lost
 
     def _not_as_demanded(self, connection: sa.Connection, writes: list[Write]) -> list[Write]:
@@ -191,20 +194,50 @@ def _where_key_in(
     return query.where(database.at_keys(columns, keys)).order_by(*columns)
 
 
-def must_match(table: sa.Table, expected: int, matched: int, *, deleting: bool) -> None:
+def not_written(connection: sa.Connection, what: str, verb: str) -> OptilockError:
+    """Return the error of a row that is as it was read, and that the database did not write.
+
+    ``what`` has happened, in a sentence. A connection of MariaDB may count changed rows only; then
+    a row that has the new values already is not counted.
+    """
+    uncounted = False if verb == "delete" else counts_changed_rows(connection)
+    if uncounted:
+        return ConfigurationError(
+            f"{what} The driver counts the rows that an UPDATE changes, not those that it finds, so"
+            " a row with equal values counts as lost: let SQLAlchemy make the connection, or give"
+            " your creator= the flag CLIENT.FOUND_ROWS."
+        )
+    or_flag = "" if uncounted is False else ", or a connection without the flag CLIENT.FOUND_ROWS,"
+    return NotWritten(
+        f"{what} A trigger, a rule or a policy of the database (row-level security){or_flag}"
+        f" prevents the {verb}: change that, or leave the row alone."
+    )
+
+
+def counts_changed_rows(connection: sa.Connection) -> bool | None:
+    """Return whether an UPDATE counts only the rows that it changes; ``None``: it is unknown."""
+    if connection.dialect.name not in ("mysql", "mariadb"):
+        return False
+    flags = getattr(connection.connection.driver_connection, "client_flag", None)
+    return not flags & FOUND_ROWS if isinstance(flags, int) else None
+
+
+def must_match(
+    connection: sa.Connection, table: sa.Table, expected: int, matched: int, *, deleting: bool
+) -> None:
     """A row that is locked and matches is written, unless a trigger or a rule prevents it.
 
     Raises:
-        NotWritten: fewer rows were written than are locked.
+        OptilockError: fewer rows were written than are locked (:func:`not_written`).
     """
     if matched != expected:
         verb = "delete" if deleting else "update"
-        raise NotWritten(  # SQLAlchemy's own words come first
+        raise not_written(  # SQLAlchemy's own words come first
+            connection,
             f"{verb.upper()} statement on table '{table.description}' expected to {verb}"
             f" {expected} row(s); {matched} were matched. The rows are locked and as they were"
-            f" read, so this is no conflict. A trigger, a rule or a policy of the database"
-            f" (row-level security) prevents the {verb} of the others: change that, or leave these"
-            " rows alone."
+            " read, so this is no conflict.",
+            verb,
         )
 
 

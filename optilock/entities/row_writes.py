@@ -34,9 +34,9 @@ from optilock.conditions.condition import Condition, demanded_parameters, first_
 from optilock.conditions.condition import failed_conditions as failed_of
 from optilock.conditions.write import Write
 from optilock.dialects import database_of
-from optilock.dialects.rows import execute_unguarded
+from optilock.dialects.rows import execute_unguarded, not_written
 from optilock.entities.row_statements import EXPECTED, Change, RowStatement, params_of, statement_of
-from optilock.errors import Action, NotFound, NotWritten, PreconditionFailed
+from optilock.errors import Action, NotFound, OptilockError, PreconditionFailed
 from optilock.mapped import Identity, facts
 from optilock.mapping.moves import trigger_missing_error
 from optilock.watched.rows.entries import Attempt, entry_of
@@ -106,7 +106,7 @@ def write_row(session: Session, change: Change) -> WrittenRow:
         told, key = _sent(connection, form, change, write)  # its conditions hold again
     if told is _MISSED:
         _forget(session, write)
-        raise _not_written(change)
+        raise _not_written(connection, change)
     if moves:
         note_moves(session, mapper, moves)
     version = _version(connection, change, form, write, told)
@@ -312,14 +312,15 @@ def _what(change: Change) -> str:
     return f"Writing a row of {change.mapper.class_.__name__} by its key, and reading its version,"
 
 
-def _not_written(change: Change) -> NotWritten:
+def _not_written(connection: Connection, change: Change) -> OptilockError:
     verb = "delete" if change.deletes else "update"
     table = facts(change.mapper).table
-    return NotWritten(  # SQLAlchemy's own words come first
+    return not_written(  # SQLAlchemy's own words come first
+        connection,
         f"{verb.upper()} statement on table '{table.description}' expected to {verb} 1 row(s); 0"
         f" were matched. The row of {change.mapper.class_.__name__} is there, in the version that"
-        f" was demanded, so this is no conflict. A trigger, a rule or a policy of the database"
-        f" (row-level security) prevents the {verb}: change that, or leave the row alone."
+        " was demanded, so this is no conflict.",
+        verb,
     )
 
 

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from sqlalchemy import Connection, text
 
+from optilock.dialects import rows
 from optilock.dialects.catalogue import Weakness
-
-#: CLIENT_FOUND_ROWS of the protocol (https://mariadb.com/kb/en/connection/#capabilities).
-_FOUND_ROWS = 2
 
 # -- of the connection and the server -------------------------------------------------------------
 
@@ -18,8 +16,7 @@ _FOUND_ROWS = 2
 class Server(NamedTuple):
     """The settings that were read of a connection."""
 
-    #: The driver's own connection.
-    driver: Any
+    connection: Connection
     #: As ``SHOW VARIABLES`` gives them for this connection.
     variables: Mapping[str, str]
 
@@ -27,15 +24,14 @@ class Server(NamedTuple):
 def weak_settings(connection: Connection) -> Iterator[Weakness]:
     """Yield the weaknesses in the settings of the driver and the server."""
     shown = connection.execute(text("SHOW VARIABLES"))
-    server = Server(connection.connection.driver_connection, {row[0]: row[1] for row in shown})
+    server = Server(connection, {row[0]: row[1] for row in shown})
     for look in OF_SERVER:
         yield from look(server)
 
 
 def counts_changed_rows(server: Server) -> Iterator[Weakness]:
     """Find a connection that counts changed rows instead of found rows."""
-    flags = getattr(server.driver, "client_flag", None)
-    if isinstance(flags, int) and not flags & _FOUND_ROWS:
+    if rows.counts_changed_rows(server.connection):
         yield Weakness(
             "counts-changed-rows",
             True,

@@ -87,7 +87,9 @@ class SetForm:
         counts, *answers = execute_unguarded(connection, self.statement, places).all()
         _, locked, written = counts
         stale = {place for place, differs, _ in answers if differs}
-        must_match(self.shape.table, locked - len(stale), written, deleting=self.shape.deletes)
+        must_match(
+            connection, self.shape.table, locked - len(stale), written, deleting=self.shape.deletes
+        )
         if locked < len(writes):  # then the answer names every row that was locked
             stale |= set(range(1, len(writes) + 1)) - {place for place, *_ in answers}
         return [writes[place - 1] for place in sorted(stale)]

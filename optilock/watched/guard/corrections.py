@@ -18,7 +18,7 @@ from sqlalchemy.orm import NO_VALUE, Mapper
 from optilock.conditions.condition import first_explanation
 from optilock.conditions.write import Shape, Write
 from optilock.dialects.rows import must_match
-from optilock.errors import Computed, ConcurrencyError, NotWritten
+from optilock.errors import Computed, ConcurrencyError, OptilockError
 from optilock.mapped import State, facts
 from optilock.mapping.moves import touch_state, version_from
 from optilock.mapping.original_values import original_of
@@ -182,7 +182,7 @@ def _not_corrected(missed: list[Missed], table: Table, lost: int) -> Concurrency
 
 def _kept_by_database(
     connection: Connection, mapper: Mapper[Any], rows: list[Missed]
-) -> NotWritten | None:
+) -> OptilockError | None:
     """Return the error for the first row that is still as it was read, after its correction."""
     token = facts(mapper).token
     identities = [row.attempt.identity for row in rows]
@@ -203,7 +203,7 @@ def delete_rows(connection: Connection, mapper: Mapper[Any], rows: list[Missed])
         writes = [Write(shape, _found_by(shape, row)) for row in rows]
         lost = _send(connection, writes, rows)
         if shape.conditions:
-            must_match(table, len(rows), len(rows) - lost, deleting=True)
+            must_match(connection, table, len(rows), len(rows) - lost, deleting=True)
 
 
 def _found_by(shape: Shape, row: Missed) -> Values:

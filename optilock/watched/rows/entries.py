@@ -25,7 +25,8 @@ from sqlalchemy import (
 from sqlalchemy.orm import Mapper, RelationshipDirection, Session
 
 from optilock.dialects import database_of
-from optilock.errors import Action, Computed, Entry, NotWritten
+from optilock.dialects.rows import not_written
+from optilock.errors import Action, Computed, Entry, OptilockError
 from optilock.mapped import Identity, Place, State, facts, identity_of
 from optilock.mapping.original_values import all_as_read, changed_names, compared_names
 from optilock.resolvers.column_groups import conflicting_together
@@ -342,7 +343,7 @@ class Missed:
         return self.stored is None
 
 
-def error_if_not_written(missed: Missed) -> NotWritten | None:
+def error_if_not_written(missed: Missed) -> OptilockError | None:
     """Return the error of a row that is as it was read, and missed once more; ``None``: a conflict.
 
     Where no row can be locked, another transaction may have moved it again.
@@ -350,15 +351,15 @@ def error_if_not_written(missed: Missed) -> NotWritten | None:
     return error_if_kept_by_database(missed.attempt, missed.connection)
 
 
-def error_if_kept_by_database(attempt: Attempt, connection: Connection) -> NotWritten | None:
+def error_if_kept_by_database(attempt: Attempt, connection: Connection) -> OptilockError | None:
     """Return the same error for any attempt."""
     if not database_of(connection.dialect).locks_rows(connection.dialect):
         return None
-    return NotWritten(
+    return not_written(
+        connection,
         f"{attempt.mapper.class_.__name__} {attempt.identity!r} could not be {attempt.action}d: the"
-        " row is still as it was read, so this is no conflict. A trigger, a rule or a policy of the"
-        f" database (row-level security) prevents the {attempt.action}: change that, or leave the"
-        " row alone."
+        " row is still as it was read, so this is no conflict.",
+        attempt.action,
     )
 
 
