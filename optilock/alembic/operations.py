@@ -21,6 +21,10 @@ makes it by this operation, after the table or the column. Its SQL is
 The **sets of tables** are those of :mod:`optilock.tables`. You can also run the migrations that
 come with optilock's source (``migrations/``) beside your own.
 
+**Locks of tables.** Every reader of a table queues behind a statement that waits for its lock. So
+on PostgreSQL and MariaDB each statement waits briefly and is tried again for some time, as in a
+roll-out (:mod:`optilock.alembic.waits`).
+
 Alembic loads optilock's plug-in while it is being imported itself, so the operations do not import
 ``alembic.autogenerate``; :mod:`optilock.alembic.autogenerate` renders them.
 """
@@ -37,6 +41,7 @@ from alembic.operations import MigrateOperation, Operations
 from sqlalchemy import Column, Connection, MetaData, Table, inspect
 from sqlalchemy.exc import DBAPIError
 
+from optilock.alembic.waits import short_waits
 from optilock.dialects import database_of
 from optilock.dialects.migrations import GuardTriggers, Target, TriggerDDL, Ways
 from optilock.dialects.values import plain_ddl
@@ -111,7 +116,10 @@ def pair(one: type[VersionOperation], other: type[VersionOperation]) -> None:
     one.opposite, other.opposite = other, one
 
 
-Operations.implementation_for(VersionOperation)(lambda context, one: one.do(context))
+@Operations.implementation_for(VersionOperation)
+def _carry_out(operations: Operations, one: VersionOperation) -> Any:
+    with short_waits(operations):
+        return one.do(operations)
 
 
 # -- the database that is being migrated -----------------------------------------------------------

@@ -5,8 +5,8 @@ One class for each, and each engine's file overrides what differs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
@@ -274,6 +274,14 @@ class Ways:
 
     def begin(self, connection: sa.Connection, lock_timeout: float) -> None:
         """At the start of each transaction: do not wait longer than this, in seconds."""
+
+    @contextmanager
+    def waits_at_most(self, connection: sa.Connection, seconds: float) -> Iterator[bool]:
+        """For the length of a migration's operation: do not wait longer for one table.
+
+        Yield whether the wait is limited here. A limit that the application has set stays.
+        """
+        yield False
 
     def bounded(
         self, connection: sa.Connection, beside: sa.Connection | None, seconds: float

@@ -14,7 +14,8 @@ metadata lock makes every later one wait behind it, so the wait is limited
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
+from math import ceil
 from types import MappingProxyType
 from typing import Any
 
@@ -23,7 +24,7 @@ from sqlalchemy.dialects import mysql
 from sqlalchemy.exc import DBAPIError
 
 from optilock.dialects.catalogue import Catalogue, StoredColumn, StoredTable, keys_of
-from optilock.dialects.connections import undo_at_checkin
+from optilock.dialects.connections import send_afterwards, undo_at_checkin
 from optilock.dialects.mariadb import galera
 from optilock.dialects.mariadb.causes import number_of
 from optilock.dialects.mariadb.galera import INTERRUPTED, holder, limit_waits
@@ -146,6 +147,20 @@ class MariaDBWays(Ways):
         connection.exec_driver_sql(_STRICT)
         undo_at_checkin(connection, f"SET SESSION sql_mode = '{before}'")
         connection.rollback()
+
+    @contextmanager
+    def waits_at_most(self, connection: Connection, seconds: float) -> Iterator[bool]:
+        """In whole seconds; a cluster orders the changes of its tables by itself."""
+        ours, usual = connection.exec_driver_sql(
+            "SELECT @@SESSION.lock_wait_timeout, @@GLOBAL.lock_wait_timeout"
+        ).one()
+        if ours != usual or galera.is_node(connection):
+            yield False
+            return
+        connection.exec_driver_sql(f"SET SESSION lock_wait_timeout = {max(1, ceil(seconds))}")
+        put_back = f"SET SESSION lock_wait_timeout = {ours}"
+        with send_afterwards(connection.exec_driver_sql, put_back):
+            yield True
 
     def bounded(
         self, connection: Connection, beside: Connection | None, seconds: float

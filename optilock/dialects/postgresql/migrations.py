@@ -17,7 +17,8 @@ already. To validate a CHECK scans the table while others write
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from types import MappingProxyType
 from typing import Any
 
@@ -25,6 +26,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
 
 from optilock.dialects.catalogue import Catalogue, StoredColumn, StoredTable, keys_of
+from optilock.dialects.connections import send_afterwards
 from optilock.dialects.migrations import (
     Filled,
     Found,
@@ -214,6 +216,17 @@ class PostgreSQLWays(Ways):
         """Only for this transaction: a pooler may hand the connection to another client."""
         milliseconds = f"{max(1, round(lock_timeout * 1000))}ms"
         connection.execute(sa.select(sa.func.set_config("lock_timeout", milliseconds, True)))
+
+    @contextmanager
+    def waits_at_most(self, connection: sa.Connection, seconds: float) -> Iterator[bool]:
+        """Not for the transaction alone: an ``autocommit_block()`` has none."""
+        if connection.exec_driver_sql("SHOW lock_timeout").scalar() != "0":
+            yield False
+            return
+        milliseconds = max(1, round(seconds * 1000))
+        connection.exec_driver_sql(f"SET lock_timeout = {milliseconds}")
+        with send_afterwards(connection.exec_driver_sql, "SET lock_timeout = 0"):
+            yield True
 
     def holder(self, connection: sa.Connection, table: sa.Table) -> str | None:
         """Of another user's transaction only the number is shown."""

@@ -6,7 +6,8 @@ import pytest
 from sqlalchemy import MetaData, String, Table, inspect, select, text
 from sqlalchemy.exc import DBAPIError
 
-from optilock import ConfigurationError
+from optilock import ConfigurationError, OptilockError
+from optilock.alembic import waits
 from optilock.tokens import CompareValues, Counter, Manual, RowVersion, Timestamp, Unique
 from tests.support.migrating import migrate, shape
 
@@ -247,3 +248,30 @@ class TestBadInput:
 
     def test_what_is_no_token(self, engine, parcels):
         self.refused(engine, lambda op: op.add_version_column("parcels", String()), "no column")
+
+
+@pytest.mark.engines("postgresql", "mariadb")
+@pytest.mark.parametrize("ends", [True, False])
+def test_a_table_that_is_locked_is_waited_for_briefly_and_again(engine, parcels, monkeypatch, ends):
+    """Readers queue behind a waiting ALTER TABLE, so it gives up, and tries again for some time."""
+    rests = []
+    with engine.connect() as holder:
+        holder.execute(text("UPDATE parcels SET weight = 1 WHERE id = 1"))
+
+        def rest(seconds: float) -> None:
+            rests.append(seconds)
+            if ends:
+                holder.rollback()
+
+        monkeypatch.setattr(waits, "sleep", rest)
+        clock = iter(range(100))
+        monkeypatch.setattr(waits, "monotonic", lambda: 25 * next(clock))
+        if ends:
+            migrate(engine, lambda op: op.add_version_column("parcels", COUNTER))
+        else:
+            with pytest.raises(
+                OptilockError, match=r"lock of a table was not available within 0\.1"
+            ):
+                migrate(engine, lambda op: op.add_version_column("parcels", COUNTER))
+    assert len(rests) == (1 if ends else 2)
+    assert ("version" in {c["name"] for c in inspect(engine).get_columns("parcels")}) is ends
