@@ -200,7 +200,7 @@ def not_written(connection: sa.Connection, what: str, verb: str) -> OptilockErro
     ``what`` has happened, in a sentence. A connection of MariaDB may count changed rows only; then
     a row that has the new values already is not counted.
     """
-    uncounted = False if verb == "delete" else counts_changed_rows(connection)
+    uncounted = False if verb == "delete" else misses_equal_rows(connection)
     if uncounted:
         return ConfigurationError(
             f"{what} The driver counts the rows that an UPDATE changes, not those that it finds, so"
@@ -214,7 +214,7 @@ def not_written(connection: sa.Connection, what: str, verb: str) -> OptilockErro
     )
 
 
-def counts_changed_rows(connection: sa.Connection) -> bool | None:
+def misses_equal_rows(connection: sa.Connection) -> bool | None:
     """Return whether an UPDATE counts only the rows that it changes; ``None``: it is unknown."""
     if connection.dialect.name not in ("mysql", "mariadb"):
         return False

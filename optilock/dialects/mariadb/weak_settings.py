@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from sqlalchemy import Connection, text
 
-from optilock.dialects import rows
 from optilock.dialects.catalogue import Weakness
+from optilock.dialects.rows import misses_equal_rows
 
 # -- of the connection and the server -------------------------------------------------------------
 
@@ -31,7 +31,7 @@ def weak_settings(connection: Connection) -> Iterator[Weakness]:
 
 def counts_changed_rows(server: Server) -> Iterator[Weakness]:
     """Find a connection that counts changed rows instead of found rows."""
-    if rows.counts_changed_rows(server.connection):
+    if misses_equal_rows(server.connection):
         yield Weakness(
             "counts-changed-rows",
             True,
