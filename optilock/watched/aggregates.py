@@ -64,7 +64,13 @@ from optilock.watched.rows.roots import (
     key_of_root,
 )
 from optilock.watched.rows.seen import recall_version
-from optilock.watched.rows.touch import ROOTS, ROOTS_LEFT, note_roots, touch_with_next_flush
+from optilock.watched.rows.touch import (
+    ROOTS,
+    ROOTS_LEFT,
+    note_roots,
+    states_kept_for_others,
+    touch_with_next_flush,
+)
 from optilock.watched.session.order import add_step
 from optilock.watched.session.record import (
     RECORD_KEY,
@@ -181,7 +187,10 @@ def _touch(
 
 
 def _note_left(session: Session, uow: Any) -> None:
-    """Note the roots of rows that were not stored as they had been read."""
+    """Note the roots of rows that were not stored as they had been read, and those left as stored.
+
+    A resolver may keep the stored row of a root, though parts of it are written.
+    """
     left: dict[Any, tuple[Mapper[Any], dict[Any, Any]]] = {}
     for change in changes_of(session, uow, foreign_keys_of):
         state = change.state
@@ -191,6 +200,11 @@ def _note_left(session: Session, uow: Any) -> None:
                     values = None if row is None else key_of_root(state.mapper, one, row)
                     if values:
                         left[one.root, tuple(values.values())] = one.root, values
+    for state in states_kept_for_others(session, uow):  # its parts were written
+        session.__dict__[ROOTS].pop(state)
+        keys = state.mapper.primary_key
+        values = dict(zip(keys, identity_of(state), strict=True))
+        left[state.mapper, tuple(values.values())] = state.mapper, values
     if left:
         session.__dict__[ROOTS_LEFT] = list(left.values())
 

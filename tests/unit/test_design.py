@@ -154,7 +154,7 @@ def test_the_way_of_one_row(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> 
         "watched/session/record.py",
         # Where the process has mapped roots of aggregates, or scopes, as other tests do.
         "watched/aggregates.py",
-            "watched/rows/roots.py",
+        "watched/rows/roots.py",
         "mapping/scopes.py",
         "watched/scopes/transaction.py",
         "mapped.py",

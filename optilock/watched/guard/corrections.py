@@ -55,6 +55,12 @@ class Correction:
         known = {k: v for k, v in self.values.items() if not isinstance(v, ClauseElement)}
         return {**(self.missed.stored or {}), **known}
 
+    @property
+    def known(self) -> Values:
+        """Return the row after the correction, without values that SQL computes."""
+        computed = {k for k, v in self.values.items() if isinstance(v, ClauseElement)}
+        return {name: value for name, value in self.final.items() if name not in computed}
+
 
 def plan_update(missed: Missed) -> Correction:
     """Plan a correction: each column from the side that changed it, then the resolver's values.

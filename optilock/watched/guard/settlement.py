@@ -255,7 +255,7 @@ def _read_again(connection: Connection, mapper: Mapper[Any], rows: list[Correcti
 
 def _take_over(flush: Flush, row: Correction) -> None:
     state = row.missed.state
-    final = row.final
+    final, row.missed.after = row.final, row.known
     unknown = [
         name
         for name, column in facts(state.mapper).columns.items()
@@ -347,7 +347,7 @@ def _may_be_referred_to(flush: Flush, missed: Missed) -> bool:
 
 def _restore(flush: Flush, missed: Missed) -> None:
     """Insert the row again; its object is then like any other that was written."""
-    values = insert_row(missed.connection, missed)
+    values = missed.after = insert_row(missed.connection, missed)
     state = missed.state
     equal_to_stored(state, values, flush.uow)
     made = [n for n, c in facts(state.mapper).columns.items() if c.computed is not None]

@@ -86,8 +86,7 @@ def changes_of(
         missed = misses.get(state)
         if missed is not None:
             if missed.written is not None:
-                gone = missed.written == AFTER_DELETE
-                after = None if gone else values_written(state, names)
+                after = None if missed.written == AFTER_DELETE else missed.after
                 yield Change(state, missed.entry.database, after, unforeseen=True)
         elif only_listed and (not deletes or place_of(state) in missed_rows):
             continue

@@ -319,6 +319,8 @@ class Missed:
     #: The event of the final write, and whether the listeners were called for it.
     written: str | None = None
     told: bool = False
+    #: The row as it is stored then, without values that SQL computes.
+    after: Values | None = None
     #: The version was to move, even without another change.
     touched: bool = False
     #: SQL expressions among our new values, in every table of the row.

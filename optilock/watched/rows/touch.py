@@ -28,14 +28,14 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from sqlalchemy import inspect
-from sqlalchemy.orm import InstanceState, Session, SessionTransaction
+from sqlalchemy.orm import InstanceState, Session, SessionTransaction, UOWTransaction
 
 from optilock.errors import ConfigurationError, describe
 from optilock.mapped import HINT_ADD_TOKEN, State, facts
 from optilock.mapping.moves import touch_state
 from optilock.watched.rows.seen import recall_version
 from optilock.watched.session.order import add_step
-from optilock.watched.session.record import keeps_version, session_record
+from optilock.watched.session.record import RECORD_KEY, keeps_version, session_record
 
 #: An attribute of a session: its :class:`_Touched`, once there is something.
 TOUCHES = "_optilock_touched"
@@ -157,6 +157,17 @@ def stands_for_others(state: State, refused: Collection[State], flushed: Iterabl
     session = state.session
     roots = () if session is None else session.__dict__.get(ROOTS, ())
     return state in roots and any(one not in roots and one not in refused for one in flushed)
+
+
+def states_kept_for_others(session: Session, uow: UOWTransaction) -> list[State]:
+    """Return roots that a resolver left as they are stored, though their parts were written."""
+    record = session.__dict__.get(RECORD_KEY)
+    running = None if record is None else record.flush
+    if running is None or running.error is not None:
+        return []
+    unwritten = [one.state for one in running.misses if one.written is None]
+    there = (one.state for one in running.misses if one.written is None and not one.gone)
+    return [one for one in there if stands_for_others(one, unwritten, uow.states)]
 
 
 def _waiting_touches(session: Session) -> _Touched | None:

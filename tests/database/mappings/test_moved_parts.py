@@ -185,3 +185,18 @@ def test_a_part_without_a_version_is_read_once_more_only_if_its_root_was_not(
             reads = [one.text for one in sent.statements if one.text.startswith("SELECT")]
             assert len(reads) == (0 if reads_root else 2)
             session.commit()
+
+
+@alive
+def test_a_root_that_a_resolver_leaves_as_stored_moves_for_a_part_that_is_written(
+    crates, watched, other, store, versions
+):
+    store(Box(id=2, crate_id=1))
+    with watched(store_wins) as session:
+        root = session.get_one(Crate, 1)
+        session.get_one(Box, 1).text = "mine"
+        with Session(session.get_bind()) as theirs, theirs.begin():
+            theirs.get_one(Box, 2).text = "theirs"
+        before = versions()
+        session.commit()
+        assert root.version == versions()[1] == before[1] + 1
