@@ -20,7 +20,8 @@ def strict_sessions() -> Iterator[None]:
     Units of work on sessions that are not watched are strict, too. At the end of the block the
     former are as they were; the latter stay strict.
     """
-    changed = [cls for cls in _classes(Session) if cls.__dict__.get(STRICT_KEY) is False]
+    known = {cls: vars(cls)[STRICT_KEY] for cls in _classes(Session) if STRICT_KEY in vars(cls)}
+    changed = {cls: strict for cls, strict in known.items() if not strict}
     before = installation.strict_by_default
     installation.strict_by_default = True
     for cls in changed:
@@ -29,8 +30,8 @@ def strict_sessions() -> Iterator[None]:
         yield
     finally:
         installation.strict_by_default = before
-        for cls in changed:
-            setattr(cls, STRICT_KEY, False)
+        for cls, strict in changed.items():
+            setattr(cls, STRICT_KEY, strict)
 
 
 def _classes(cls: type[Session]) -> Iterator[type[Session]]:

@@ -36,7 +36,7 @@ class UnitOptionsWithoutIsolation(TypedDict, total=False):
 
     on_conflict: OnConflict
     on_delete: DeletePolicies
-    strict: bool
+    strict: bool | None
     read_only: bool
     savepoint: bool
     independent: bool
@@ -113,7 +113,7 @@ class Options:
 
     on_conflict: OnConflict = None
     on_delete: DeletePolicies = None
-    strict: bool = False
+    strict: bool | None = None
     isolation: Isolation | str | None = None
     read_only: bool = False
     savepoint: bool = False
@@ -146,7 +146,7 @@ class Options:
             check_strategy(self.strategy)
         for name in _SWITCHES:
             value = getattr(self, name)
-            if not isinstance(value, bool):
+            if not isinstance(value, bool) and not (name == "strict" and value is None):
                 raise ConfigurationError(f"{name}={value!r} is neither True nor False.")
         check_pipelined(self.pipelined)
         if self.require_conditions not in (True, False, None):

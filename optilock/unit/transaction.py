@@ -108,7 +108,7 @@ class OwnTransaction:
         asked, token = self.options, self.token
         if token is not None:
             token.begin()
-        if asked.on_conflict is not None or asked.on_delete is not None or asked.strict:
+        if asked.on_conflict is not None or asked.on_delete is not None or asked.strict is not None:
             guard_options(
                 self.session,
                 on_conflict=asked.on_conflict,

@@ -87,7 +87,7 @@ class UnitOfWork(Membership, Generic[S]):
         sessions: a ``sessionmaker``, a ``scoped_session`` or an ``Engine``.
         on_conflict: a resolver for every class, or a mapping of model classes to resolvers.
         on_delete: an ``OnDelete`` for every class, or a mapping of model classes to them.
-        strict: rows of classes without a version are not updated or deleted.
+        strict: True refuses writes that no version protects; False sends them without a warning.
         isolation: the level to run at; None keeps the engine's own.
         read_only: the database refuses writes.
         savepoint: when a unit is running already, join it with a savepoint.

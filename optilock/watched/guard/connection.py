@@ -32,7 +32,7 @@ import functools
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from sqlalchemy import Column, Connection, Delete, Update
+from sqlalchemy import Column, Connection, Delete, TextClause, Update
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Mapper, RelationshipDirection
 from sqlalchemy.schema import DefaultGenerator
@@ -59,7 +59,11 @@ from optilock.watched.statements.refusals import (
 )
 from optilock.watched.statements.requests import refuse_unconditional
 from optilock.watched.statements.scopes import is_sent_for_mappers, send_on_connection
-from optilock.watched.statements.unguarded import refuse_unguarded, refuse_unguarded_text
+from optilock.watched.statements.unguarded import (
+    refuse_unguarded,
+    refuse_unguarded_text,
+)
+from optilock.watched.statements.unguarded_warnings import warn_of_unguarded
 from optilock.watched.statements.version import keep_version_of_table
 from optilock.watched.writes.shapes import is_of_mappers
 
@@ -136,8 +140,11 @@ def _cover(flush: Flush, connection: Connection) -> None:
     def exec_driver_sql(*args: Any, **options: Any) -> Any:
         flush.record.note_other_statement(writes=True)
         try:
-            if is_strict(flush.session):
-                refuse_unguarded_text(args[0], connection.dialect)
+            if (strict := is_strict(flush.session)) is not False:
+                if strict:
+                    refuse_unguarded_text(args[0], connection.dialect)
+                else:
+                    warn_of_unguarded(flush.session, args[0], dialect=lambda: connection.dialect)
             if flush.record.demands is not None:
                 refuse_text(flush.record.demands, args[0])
             if flush.record.require_conditions:
@@ -178,8 +185,11 @@ def _is_of_flush(flush: Flush, statement: Any, params: Any, cache: Any) -> bool:
 def _check(flush: Flush, connection: Connection, statement: Any) -> None:
     """Refuse a statement that the flush has not planned, where the session's options require it."""
     flush.record.note_other_statement(writes=True)
-    if is_strict(flush.session):
-        refuse_unversioned_change(statement)
+    if (strict := is_strict(flush.session)) is not False:
+        if strict:
+            refuse_unversioned_change(statement)
+        elif type(statement) is TextClause:
+            warn_of_unguarded(flush.session, statement, dialect=lambda: connection.dialect)
     if flush.record.require_conditions:
         refuse_unconditional(statement, connection.dialect)
 
@@ -191,11 +201,12 @@ def _send_change(
     _check(flush, connection, statement)
     record = flush.record
     if (
-        is_strict(flush.session)
+        (strict := is_strict(flush.session)) is not False
         and not record.in_statement
         and not _is_of_a_row_written(flush, statement, params)
     ):
-        refuse_unguarded(statement, params, dialect=lambda: connection.dialect)
+        judge = refuse_unguarded if strict else functools.partial(warn_of_unguarded, flush.session)
+        judge(statement, params, dialect=lambda: connection.dialect)
     if not (record.demands is None or record.demands_checked or record.in_statement):
         send_deferred(flush, connection)
         statement = add_demands_for_table(

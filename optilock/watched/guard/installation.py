@@ -53,7 +53,7 @@ def watch(
     *,
     on_conflict: OnConflict = None,
     on_delete: DeletePolicies = None,
-    strict: bool = False,
+    strict: bool | None = None,
     own_flush: bool | None = None,
 ) -> T:
     """Guard every session that ``target`` makes, and return ``target``.
@@ -64,7 +64,9 @@ def watch(
     ``on_delete`` is an :class:`~optilock.resolvers.OnDelete`, or a mapping of model classes to
     them. With ``strict`` the sessions refuse to update or delete rows of a class without a version,
     unless the class has ``__version_token__ = None``, and statements that overwrite versioned rows
-    unseen (:mod:`optilock.watched.statements.unguarded`). ``own_flush``: see
+    unseen (:mod:`optilock.watched.statements.unguarded`). Without the word such a statement is sent
+    with an ``UnguardedStatementWarning``, once for each class and kind of statement, and with
+    ``strict=False`` silently. ``own_flush``: see
     :mod:`optilock.watched.guard.own_flush`.
 
     A second call for the same target, or for a class below it, adds to the first: options that it
@@ -83,10 +85,11 @@ def watch(
     refuse_autocommit_of(target)
     given = {RESOLVER_KEY: resolver, ON_DELETE_KEY: policy}
     options = {key: _joined(cls, key, value) for key, value in given.items() if value is not None}
+    is_first = not hasattr(cls, GUARD_KEY)
     guard_class(cls)
     check_own_flush(cls, own_flush)
-    if strict:
-        options[STRICT_KEY] = True
+    if strict or (not getattr(cls, STRICT_KEY) and (is_first or strict is False)):
+        options[STRICT_KEY] = strict
     for key, value in options.items():
         setattr(cls, key, value)
     return target

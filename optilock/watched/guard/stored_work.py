@@ -34,6 +34,7 @@ from sqlalchemy.orm import Mapper
 from optilock.conditions.write import Write
 from optilock.errors import ConcurrencyError
 from optilock.mapped import Place, facts, place_of
+from optilock.tables.names import scopes
 from optilock.watched.guard.running_attempts import RunningAttempt, attempt_here
 from optilock.watched.session.record import SessionRecord
 from optilock.watched.session.values import SentStatement
@@ -112,11 +113,13 @@ def stored_by(attempt: RunningAttempt, error: BaseException) -> str | None:
     if not known:
         return None
     rows, classes = _rows_of(error)
+    entries = error.entries if isinstance(error, ConcurrencyError) else ()
+    of_a_list = any(one.table == scopes.name for one in entries)  # it has no rows to compare
     since = attempt.failed_since
     work = [
         one
         for one in known
-        if since is None or one.number < since or not one.has_written(rows, classes)
+        if since is None or one.number < since or not (of_a_list or one.has_written(rows, classes))
     ]
     return _note(work) if work else None
 

@@ -34,7 +34,8 @@ RECORD_KEY = "_optilock_watched"
 #: Attributes of a session class: options of ``watch``.
 RESOLVER_KEY = "_optilock_on_conflict"
 ON_DELETE_KEY = "_optilock_on_delete"
-#: An attribute of a session class, or of one session: no row without a version is changed.
+#: An attribute of a session class, or of one session: unguarded writes are refused (True), sent
+#: (False), or sent with a warning (None).
 STRICT_KEY = "_optilock_strict"
 #: An attribute of a session: the :class:`Reads` of a unit with a strategy.
 READS_KEY = "_optilock_reads"
@@ -301,8 +302,8 @@ class RecordAttribute:
 _RECORD = RecordAttribute()
 #: :func:`session_record` for the session of a guarded class. A C function once the record exists.
 record_of: Callable[[Session], SessionRecord] = attrgetter(RECORD_KEY)
-#: Return whether the session of a guarded class refuses to change rows without a version.
-is_strict: Callable[[Session], bool] = attrgetter(STRICT_KEY)
+#: Return whether the session of a guarded class refuses unguarded writes; ``None``: it warns.
+is_strict: Callable[[Session], bool | None] = attrgetter(STRICT_KEY)
 
 
 def session_record(session: Session) -> SessionRecord:
@@ -348,26 +349,30 @@ def demand_always(wanted: Demand) -> None:
         SessionRecord.demands = Demands()
 
 
-def check_strict(strict: Any) -> bool:
+def check_strict(strict: Any) -> bool | None:
     """Return ``strict``, checked.
 
     Raises:
-        ConfigurationError: it is neither True nor False.
+        ConfigurationError: it is neither True nor False, nor None.
     """
-    if not isinstance(strict, bool):
+    if strict is not None and not isinstance(strict, bool):
         raise ConfigurationError(f"strict={strict!r} is neither True nor False.")
     return strict
 
 
 def options(
-    session: Session, *, on_conflict: Any = None, on_delete: Any = None, strict: bool = False
+    session: Session,
+    *,
+    on_conflict: Any = None,
+    on_delete: Any = None,
+    strict: bool | None = None,
 ) -> None:
     """Set the options of one session, which override those of ``watch``.
 
     ``strict=False`` leaves a strict session strict.
     """
-    if strict:
-        session.__dict__[STRICT_KEY] = True
+    if strict or (strict is False and is_strict(session) is None):
+        session.__dict__[STRICT_KEY] = strict
     record = session_record(session)
     if on_conflict is not None:
         record.on_conflict = check_on_conflict(on_conflict)

@@ -26,5 +26,6 @@ finds the rows of its statement.
 
 In any session, :mod:`~optilock.watched.statements.bulk` writes many rows by key and reports each,
 and :mod:`~optilock.watched.statements.unguarded` finds statements that bypass the version.
+:mod:`~optilock.watched.statements.unguarded_warnings` warns of them.
 :mod:`optilock.entities` writes one row by its key.
 """

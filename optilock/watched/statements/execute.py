@@ -95,7 +95,11 @@ from optilock.watched.statements.scopes import (
     send_on_connection,
 )
 from optilock.watched.statements.sql_text import text_writes_rows
-from optilock.watched.statements.unguarded import refuse_unguarded, refuse_unguarded_text
+from optilock.watched.statements.unguarded import (
+    refuse_unguarded,
+    refuse_unguarded_text,
+)
+from optilock.watched.statements.unguarded_warnings import warn_of_unguarded
 from optilock.watched.statements.version import (
     keep_version_of_table,
     refuse_update_of_table,
@@ -151,10 +155,11 @@ def _send_change(call: Call) -> Any:
     record.note_other_statement()
     if writes_rows(statement):
         record.note_own_statement(statement)
-    if is_strict(call.session):
+    strict = is_strict(call.session)
+    if strict:
         refuse_unversioned_change(statement)
-        if not call.is_by_key or _mapper_of(statement) is None:  # compared row by row
-            _refuse_unguarded(call)
+    if strict is not False and (not call.is_by_key or _mapper_of(statement) is None):
+        _judge_unguarded(call, strict)  # by key, it is compared row by row
     if isinstance(statement, (Update, Delete)):
         return _send_change_of_rows(call)
     if demands is not None:
@@ -184,6 +189,13 @@ def _report_conflict(session: Session, error: DBAPIError) -> None:
 
 def _refuse_unguarded(call: Call) -> None:
     refuse_unguarded(call.statement, call.params, dialect=lambda: call.dialect)
+
+
+def _judge_unguarded(call: Call, strict: bool | None) -> None:
+    if strict:
+        _refuse_unguarded(call)
+    elif not isinstance(call.statement, Insert):
+        warn_of_unguarded(call.session, call.statement, call.params, dialect=lambda: call.dialect)
 
 
 def _send_change_of_rows(call: Call) -> Any:
@@ -339,8 +351,11 @@ def _replacements_for(
         session = owner()
         if text_writes_rows(statement):
             record.note_own_statement(statement)
-        if session is not None and is_strict(session):
-            refuse_unguarded_text(statement, connection.dialect)
+        if session is not None and (strict := is_strict(session)) is not False:
+            if strict:
+                refuse_unguarded_text(statement, connection.dialect)
+            else:
+                warn_of_unguarded(session, statement, dialect=lambda: connection.dialect)
         if record.demands is not None and session is not None:
             refuse_text(record.demands, statement)
         send = functools.partial(type(connection).exec_driver_sql, connection, statement, *args)
@@ -364,8 +379,9 @@ def _execute(
     record = session_record(session)
     if type(statement) in _CHANGES:
         return _execute_change(session, connection, native, statement, parameters, options)
-    if is_strict(session):
-        refuse_unguarded(statement, dialect=lambda: connection.dialect)
+    if (strict := is_strict(session)) is not False:
+        judge = refuse_unguarded if strict else functools.partial(warn_of_unguarded, session)
+        judge(statement, dialect=lambda: connection.dialect)
     if record.demands is not None:
         refuse_unchecked(record.demands, statement)
     note_unseen_rows(session, unseen_rows_of(statement))
@@ -386,8 +402,9 @@ def _execute_change(
     bulk = type(cache) is MappersCache or is_of_mappers(  # handled in another module
         statement, parameters, cache, (owner_of(statement.table),)
     )
-    if not bulk and is_strict(session):
-        refuse_unguarded(statement, parameters, dialect=lambda: connection.dialect)
+    if not bulk and (strict := is_strict(session)) is not False:
+        judge = refuse_unguarded if strict else functools.partial(warn_of_unguarded, session)
+        judge(statement, parameters, dialect=lambda: connection.dialect)
     if not bulk and type(statement) is Update:
         refuse_update_of_table(statement, parameters)
     if bulk or not record.follows(connection):

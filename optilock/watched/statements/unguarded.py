@@ -26,7 +26,7 @@ and does not mention its version column. These pass:
 no protection: text in a stored procedure is not checked (a trigger would see it).
 
 :func:`refuse_unguarded` checks the statements of a strict session, and its classes whose values are
-compared (``CompareValues``), too.
+compared (``CompareValues``), too. :mod:`~optilock.watched.statements.unguarded_warnings` warns.
 """
 
 from __future__ import annotations
@@ -395,6 +395,15 @@ def refuse_unguarded_text(sql: str, dialect: Dialect | None) -> None:
 
 
 def _refuse_change(statement: Update | Delete, params: Any) -> None:
+    for problem in problems_of_change(statement, params):
+        raise UnguardedStatement(
+            f"{problem} The session is strict; a statement that is meant for rows in any version is"
+            " sent by one that is not. Nothing was sent."
+        )
+
+
+def problems_of_change(statement: Update | Delete, params: Any) -> Iterator[str]:
+    """Yield a sentence for each table whose rows it writes over what its author has not seen."""
     rows = params if isinstance(params, list) else [params or {}]
     named = values_of(statement) if isinstance(statement, Update) else ()
     others = {getattr(name, "table", statement.table) for name in named} - {statement.table}
@@ -405,17 +414,13 @@ def _refuse_change(statement: Update | Delete, params: Any) -> None:
         parameters = {name for row in rows for name in row if is_update and name in columns}
         version = version_of_table(table)
         if version is None:
-            _refuse_uncompared_values(statement, table, parameters)
+            yield from _uncompared_values(statement, table, parameters)
         elif not is_guarded(statement, given, version, parameters, watched=True):
-            raise UnguardedStatement(
-                f"{_not_compared_message(statement, table, version)} The session is strict; a"
-                " statement that is meant for rows in any version is sent by one that is not."
-                " Nothing was sent."
-            )
+            yield _not_compared_message(statement, table, version)
 
 
-def _refuse_uncompared_values(statement: Any, table: Any, parameters: Collection[str]) -> None:
-    """Refuse a statement of rows that are compared by values, if its WHERE leaves some out."""
+def _uncompared_values(statement: Any, table: Any, parameters: Collection[str]) -> Iterator[str]:
+    """Yield a sentence if rows are compared by values, and the WHERE leaves some out."""
     mapper = next((one for one in classes_over(table) if facts(one).compares), None)
     if mapper is None:
         return
@@ -436,9 +441,9 @@ def _refuse_uncompared_values(statement: Any, table: Any, parameters: Collection
     ]
     if left:
         cls, verb = mapper.class_.__name__, "DELETE" if deleting else "UPDATE"
-        raise UnguardedStatement(
+        yield (
             f"The {verb} of {cls} does not compare {', '.join(left)}: it overwrites what its"
             f" author may not have seen, because rows of {cls} have no version and are compared by"
             " their values. Add these values, as they were read, to its WHERE, or change objects in"
-            " a session. Nothing was sent."
+            " a session."
         )

@@ -460,7 +460,7 @@ async def test_an_async_session_is_strict(async_engine):
     await async_engine.dispose()
 
 
-@pytest.mark.parametrize("strict", [1, None, "yes"])
+@pytest.mark.parametrize("strict", [1, 0, "yes"])
 def test_it_is_true_or_false(engine, strict):
     with pytest.raises(ConfigurationError, match="neither True nor False"):
         watch(sessionmaker(engine), strict=strict)

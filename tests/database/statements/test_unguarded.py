@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import warnings
+from typing import Any
 
 import pytest
-from sqlalchemy import DDL, delete, insert, lambda_stmt, or_, select, text, update
+from sqlalchemy import DDL, delete, event, insert, lambda_stmt, or_, select, text, update
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session, aliased, sessionmaker
 
-from optilock import ConfigurationError, bulk_delete, bulk_update, client_wins, watch
+from optilock import ConfigurationError, UnitOfWork, bulk_delete, bulk_update, client_wins, watch
 from optilock.errors import UnguardedStatement, UnguardedStatementWarning
 from optilock.statements import guard_statements, no_bump, unchanged
 from tests.support.models import Account, Dog, Note, Page, Post, Ranked, Tag
@@ -291,3 +292,85 @@ def test_an_option_of_the_programs_own_switches_nothing_off(store, engine):
     for cache in (None, {}):
         with engine.connect() as connection, pytest.raises(UnguardedStatement):
             connection.execution_options(compiled_cache=cache).execute(statement)
+
+
+# -- watched sessions that were not told -----------------------------------------------------------
+
+
+def warned(watched: Any, send: Any) -> list[str]:
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        with watched() as session:
+            send(session)
+            session.rollback()
+    assert {one.category for one in found} <= {UnguardedStatementWarning}
+    assert {one.filename for one in found} <= {__file__}
+    return [str(one.message) for one in found]
+
+
+@pytest.mark.engines("sqlite-wal", "postgresql", "mariadb")
+def test_a_session_that_was_not_told_warns_once_for_each_class_and_kind(engine, account):
+    """With strict=False it is silent, and what compares the version warns of nothing."""
+    table = account.__table__
+    by_all = {
+        "UPDATE": lambda session: session.execute(update(account).values(owner="x")),
+        "DELETE": lambda session: session.execute(delete(account)),
+        "table": lambda session: session.execute(update(table).values(owner="x")),
+        "text": lambda session: session.execute(text("UPDATE accounts SET owner = 'x'")),
+        "driver": lambda session: session.connection().exec_driver_sql("DELETE FROM accounts"),
+    }
+    sessions = watch(sessionmaker(engine))
+    told = [warned(sessions, send) for send in by_all.values()]
+    assert [len(one) for one in told] == [1] * 5
+    assert "strict=True" in told[0][0]
+    assert [warned(sessions, send) for send in by_all.values()] == [[]] * 5
+
+    silent = watch(sessionmaker(engine), strict=False)
+    assert [warned(silent, send) for send in by_all.values()] == [[]] * 5
+    again = watch(sessionmaker(engine, class_=silent.class_))
+    assert warned(again, by_all["UPDATE"]) == []
+
+    def compares(session: Session) -> None:
+        found = session.get_one(account, 1)
+        session.execute(update(account).where(unchanged(found)).values(owner="x"))
+        session.execute(update(account).values(balance=account.balance + 1))
+        session.execute(text("SELECT 1"))
+        session.get_one(account, 2).owner = "y"
+        session.flush()
+
+    assert warned(watch(sessionmaker(engine)), compares) == []
+
+
+@pytest.mark.engines("sqlite-wal")
+def test_listeners_of_a_flush_and_units_warn_as_well(engine, account):
+    sessions = watch(sessionmaker(engine))
+
+    @event.listens_for(sessions, "after_flush")
+    def after_flush(session: Session, context: Any) -> None:
+        session.connection().execute(update(account.__table__).values(note="x"))
+
+    def edits(session: Session) -> None:
+        session.get_one(account, 1).owner = "x"
+        session.flush()
+
+    assert len(warned(sessions, edits)) == 1
+
+    def in_a_unit(session: Session) -> None:
+        with UnitOfWork(sessions, strict=False, independent=True) as ours:
+            ours.execute(delete(account))
+        with UnitOfWork(sessions, independent=True) as ours:
+            ours.execute(delete(account))
+
+    assert len(warned(sessions, in_a_unit)) == 1
+
+
+@pytest.mark.engines("sqlite-wal")
+def test_a_warning_that_is_an_error_comes_before_the_statement(engine, account, stored):
+    sessions = watch(sessionmaker(engine))
+    for _ in range(2):
+        with warnings.catch_warnings(), sessions() as session:
+            warnings.simplefilter("error")
+            with pytest.raises(UnguardedStatementWarning):
+                session.execute(delete(account))
+            session.commit()
+    assert stored(account, 1)["owner"] == "Ada"
