@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from operator import attrgetter, methodcaller
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -271,6 +271,14 @@ def listen_on(connection: sa.Connection, name: str, listener: Callable[..., Any]
     except InvalidRequestError:
         key = find_name("sqlalchemy.event.registry:_EventKey")
         key(connection, name, listener, connection).listen()
+
+
+def savepoints_of(connection: sa.Connection) -> Iterator[str]:
+    """Yield the names of the savepoints that are open on the connection."""
+    nested: Any = connection.get_nested_transaction()
+    while nested is not None:
+        yield nested._savepoint
+        nested = nested._previous_nested
 
 
 def is_in_greenlet() -> bool:

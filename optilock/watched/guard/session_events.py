@@ -32,6 +32,7 @@ from optilock.watched.guard.refusals import refuse_guarded_writes
 from optilock.watched.guard.repeats import forget_stored, remember_wanted
 from optilock.watched.guard.running_attempts import attempt_here
 from optilock.watched.guard.stored_work import note_commit, note_rollback
+from optilock.watched.rows.joined_transactions import await_outcome, reads_joined
 from optilock.watched.rows.rolled_back import (
     give_back_versions,
     note_transaction_end,
@@ -66,6 +67,7 @@ def _after_begin(session: Session, transaction: SessionTransaction, connection: 
     if isinstance(connection, Connection):
         if connection not in record.connections:
             _connect(record, connection)
+            reads_joined(session, connection)
         if requests_there_are or record.require_conditions:
             watch_conditions(session, connection)
         if record.flush is not None:
@@ -102,6 +104,8 @@ def _after_commit(session: Session) -> None:
         forget_stored(record)
     if attempt_here.get() is not None and record.has_work:
         note_commit(record)
+    if any(not one.closed and one.in_transaction() for one in record.connections):
+        await_outcome(session, record)
     record.committed()
 
 

@@ -6,6 +6,7 @@ row. :mod:`~optilock.watched.rows.stored` reads the stored values.
 *The version that an object has seen.* :mod:`~optilock.watched.rows.seen` keeps it while the object
 is expired, or shows values of several versions, :mod:`~optilock.watched.rows.version_reads` looks
 at queries that read it again, and :mod:`~optilock.watched.rows.rolled_back` acts after a rollback.
+:mod:`~optilock.watched.rows.joined_transactions` has transactions that go on without the session.
 :mod:`~optilock.watched.rows.unknown_versions` has objects that were never read.
 :mod:`~optilock.watched.rows.touch` moves a version though nothing else changes, and
 :mod:`~optilock.watched.rows.roots` finds the roots of an aggregate that a changed part belongs to.

@@ -45,19 +45,24 @@ from sqlalchemy.orm.collections import collection_adapter
 from optilock.mapped import Facts, Place, State, facts, place_of
 from optilock.mapping.original_values import any_compared, remember_values, values_unknown
 from optilock.undocumented import flushes
+from optilock.watched.rows.joined_transactions import (
+    STORED,
+    await_outcome,
+    give_back,
+    leave_joined,
+    outcomes_awaited,
+    version_awaited,
+    version_before,
+)
 from optilock.watched.rows.seen import remember_version, version_seen
 from optilock.watched.rows.unknown_versions import (
     VERSION_BEFORE,
-    drop_version,
-    hold_version,
     note_unread,
 )
 from optilock.watched.session.record import RECORD_KEY, SessionRecord
-from optilock.watched.session.values import Departure, Doubt, Point, PriorVersions
+from optilock.watched.session.values import Departure, Doubt, Point
 
 _log = logging.getLogger("optilock")
-#: Instead of a version: the row was not written, and the object's values are stored.
-_STORED = object()
 #: Sessions that objects have left before the outcome.
 _open: WeakSet[SessionRecord] = WeakSet()
 _NONE: Mapping[Any, Any] = {}
@@ -170,11 +175,12 @@ def guarded_expunge(original: Callable[..., None]) -> Callable[..., None]:
     def expunge(self: Session, instance: Any) -> None:
         states: list[State] = []
         state = inspect(instance, raiseerr=False)
-        if isinstance(state, InstanceState) and _is_open(self):
+        if isinstance(state, InstanceState) and (_is_open(self) or outcomes_awaited()):
             cascaded = state.mapper.cascade_iterator("expunge", state)
             states = [state, *(one for _, _, one, _ in cascaded)]
+            leave_joined(self, states)
         original(self, instance)
-        _depart(self, states)
+        _depart(self, states if _is_open(self) else [])
 
     return expunge
 
@@ -188,9 +194,10 @@ def guarded_expunge_all(original: Callable[..., None]) -> Callable[..., None]:
         if record is None or record.decided:
             original(self)
             return
-        states = self.identity_map.all_states() if record.has_written() else []
+        states = self.identity_map.all_states()
+        leave_joined(self, states)
         original(self)
-        _depart(self, states)
+        _depart(self, states if record.has_written() else [])
 
     return expunge_all
 
@@ -235,7 +242,7 @@ def give_back_versions(record: SessionRecord, start: Point) -> None:
         before = record.before(start, at)
         for state in states:
             if state.session is None or state.session.__dict__.get(RECORD_KEY) is not record:
-                _give_back(record, state, _version_before(state, before))
+                give_back(state, version_before(state, before), record.compared)
     record.undo_departures(start)
 
 
@@ -248,6 +255,8 @@ def note_transaction_end(session: Session, transaction: SessionTransaction) -> N
         start = record.savepoint_ended(transaction)
     else:
         start = None if record.decided or record.goes_on() else (0, 0, 0)
+        if start is None and not record.decided:
+            await_outcome(session, record)
     if start is not None:
         _undo(record, session, transaction, start)
     if not transaction.nested:
@@ -276,31 +285,11 @@ def _undo(
         states = (*session.identity_map.all_states(), *deleted)
         give_back_versions(record, start)
         for state in states:
-            _give_back(record, state, _version_before(state, before))
+            give_back(state, version_before(state, before), record.compared)
         for state in inserted:
             if state.key is not None and state.session in (None, session):
-                _give_back(record, state, None)
+                give_back(state, None, record.compared)
         record.take_back_to(start)
-
-
-def _version_before(state: State, before: PriorVersions) -> Any:
-    """Return the version stored after an undo, or ``_STORED``; ``None``: it is unknown."""
-    if state.key is None or not facts(state.mapper).token:
-        return _STORED
-    place = place_of(state)
-    doubt = before.doubts.get(facts(state.mapper).root)
-    if doubt is not None and place not in doubt.written:
-        return doubt.held.get(state)
-    return before.versions.get(place, _STORED)
-
-
-def _give_back(record: SessionRecord, state: State, version: Any) -> None:
-    if facts(state.mapper).compares and (state in record.compared or version is None):
-        values_unknown(state)
-    if version is None:
-        drop_version(state)
-    elif version is not _STORED:
-        hold_version(state, version)
 
 
 # -- copies ----------------------------------------------------------------------------------------
@@ -312,15 +301,14 @@ def mark_pickles(mapper: Mapper[Any]) -> None:
 
 
 def _pickled(state: State, pickled: dict[str, Any]) -> None:
-    record = _record_of(state)
-    if record is None or facts(state.mapper).by_application or state.key is None:
+    if facts(state.mapper).by_application or state.key is None:
         return
-    version = _version_before(state, record.before((0, 0, 0), record.now()))
-    if any(
-        state in flushes.states_inserted_in(one) for one in record.transactions()
-    ):  # nothing is stored
-        version = None
-    if version is not _STORED:
+    record, version = _record_of(state), version_awaited(state)
+    if version is STORED and record is not None:
+        version = version_before(state, record.before((0, 0, 0), record.now()))
+        if any(state in flushes.states_inserted_in(one) for one in record.transactions()):
+            version = None  # nothing is stored
+    if version is not STORED:
         pickled["info"] = {**pickled.get("info", {}), VERSION_BEFORE: version}
 
 

@@ -9,9 +9,15 @@ from typing import Any
 
 import pytest
 from sqlalchemy import Engine, update
-from sqlalchemy.orm import Mapped, Session, make_transient, make_transient_to_detached
+from sqlalchemy.orm import (
+    Mapped,
+    Session,
+    make_transient,
+    make_transient_to_detached,
+    sessionmaker,
+)
 
-from optilock import ConcurrencyError, ConfigurationError, Versioned, touch
+from optilock import ConcurrencyError, ConfigurationError, Versioned, touch, watch
 from optilock.testing import count_statements
 from optilock.tokens import CompareValues, RowVersion
 from tests.support.models import Account, Base, Dog, Native, Note, key
@@ -566,3 +572,85 @@ def test_a_copy_that_nobody_has_read_is_not_touched_either(
     session.commit()
     assert stored(model, 1)["version"] != before
     assert stored(model, 1)[name] == "Ada"
+
+
+@pytest.mark.parametrize(
+    ("mode", "end"),
+    [
+        ("rollback_only", "rollback"),
+        ("conditional_savepoint", "close"),
+        ("create_savepoint", "close"),
+        ("rollback_only", "savepoint"),
+    ],
+)
+def test_a_connection_undoes_what_a_joined_session_has_committed(
+    store: Do, engine: Engine, watched: Do, other: Do, mode: str, end: str
+) -> None:
+    """The number of the version that was never stored is another writer's next one."""
+    store(Account(id=1, owner="Ada"))
+    sessions = watch(sessionmaker(engine, expire_on_commit=False))
+    with engine.connect() as connection:
+        connection.begin()
+        around = connection.begin_nested() if end == "savepoint" else None
+        with sessions(bind=connection, join_transaction_mode=mode) as session:
+            mine = flushed(session, Account)
+            session.commit()
+        with sessions(bind=connection, join_transaction_mode=mode) as session:
+            theirs = session.get_one(Account, 1)
+        connection.begin_nested().rollback()  # of nothing that was written
+        assert (mine.version, theirs.version) == (2, 2)
+        if around is not None:
+            around.rollback()
+        elif end == "rollback":
+            connection.rollback()
+    assert (mine.version, theirs.version) == (1, 1)
+    other(Account, 1, owner="Eve")
+    for one in (mine, theirs):
+        one.owner = "Bea"
+        session = watched()
+        session.add(one)
+        with pytest.raises(ConcurrencyError):
+            session.flush()
+        session.rollback()
+
+
+def test_what_the_connection_commits_is_stored(
+    store: Do, engine: Engine, watched: Do, stored: Do
+) -> None:
+    store(Account(id=1, owner="Ada"))
+    sessions = watch(sessionmaker(engine, expire_on_commit=False))
+    with engine.connect() as connection:
+        for name in ("Bea", "Eve"):
+            connection.begin()
+            with sessions(bind=connection, join_transaction_mode="rollback_only") as session:
+                mine = session.get_one(Account, 1)
+                mine.owner = name
+                session.commit()
+            connection.commit()
+            connection.rollback()
+        assert len(connection.dispatch.commit) == len(connection.dispatch.rollback) == 1
+    assert mine.version == 3
+    session = watched()
+    session.add(mine)
+    mine.owner = "Ada"
+    session.commit()
+    assert stored(Account, 1)["owner"] == "Ada"
+
+
+def test_what_it_has_inserted_and_undone_was_never_read(
+    tables: Do, engine: Engine, watched: Do, store: Do
+) -> None:
+    tables(Account)
+    sessions = watch(sessionmaker(engine, expire_on_commit=False))
+    with engine.connect() as connection, connection.begin() as outer:
+        with sessions(bind=connection, join_transaction_mode="rollback_only") as session:
+            mine = Account(id=1, owner="Ada")
+            session.add(mine)
+            session.flush()
+        outer.rollback()
+    store(Account(id=1, owner="Eve"))
+    mine.owner = "Bea"
+    session = watched()
+    session.add(mine)
+    with pytest.raises(ConfigurationError, match="without having been read"):
+        session.flush()
