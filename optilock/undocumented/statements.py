@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Iterator, Mapping
+from copy import copy
 from operator import attrgetter, methodcaller
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -145,6 +146,19 @@ MappersCache = LRUCache
 def upsert_of(statement: sa.Insert) -> Any:
     """Return the ON CONFLICT or ON DUPLICATE KEY of an INSERT, if it has one."""
     return statement._post_values_clause
+
+
+def with_upserted_value(statement: sa.Insert, name: str, value: Any) -> sa.Insert:
+    """Return the upsert with another value for a column that it sets where the row exists."""
+    changed = statement.execution_options()  # a copy
+    clause = copy(statement._post_values_clause)
+    attribute = "update_values_to_set" if hasattr(clause, "update_values_to_set") else "update"
+    given: Any = getattr(clause, attribute)
+    pairs = given.items() if isinstance(given, Mapping) else given
+    values = [(n, value if getattr(n, "key", n) == name else one) for n, one in pairs]
+    setattr(clause, attribute, type(given)(values))
+    changed._post_values_clause = clause
+    return changed
 
 
 def resolve_lambda(statement: sa.StatementLambdaElement) -> Any:

@@ -82,6 +82,7 @@ from optilock.watched.statements.refusals import (
     refuse_text,
     refuse_unchecked,
     refuse_unversioned_change,
+    with_next_version,
     writes_rows,
 )
 from optilock.watched.statements.rollback_effects import (
@@ -150,6 +151,8 @@ def _send_change(call: Call) -> Any:
     """Send a statement that may change rows."""
     if isinstance(call.statement, StatementLambdaElement):
         call = call.with_statement(_resolve(call.statement))
+    if isinstance(call.statement, Insert):
+        call = call.with_statement(with_next_version(call.statement, call.params))
     statement, demands = call.statement, session_record(call.session).demands
     record = session_record(call.session)
     record.note_other_statement()
@@ -379,6 +382,8 @@ def _execute(
     record = session_record(session)
     if type(statement) in _CHANGES:
         return _execute_change(session, connection, native, statement, parameters, options)
+    if isinstance(statement, Insert):
+        statement = with_next_version(statement, parameters)
     if (strict := is_strict(session)) is not False:
         judge = refuse_unguarded if strict else functools.partial(warn_of_unguarded, session)
         judge(statement, dialect=lambda: connection.dialect)

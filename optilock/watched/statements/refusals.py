@@ -2,8 +2,10 @@
 
 *Upserts.* ``INSERT … ON CONFLICT DO UPDATE`` has to move the version of the row that it changes.
 SQLAlchemy does not apply ``onupdate`` there, so the upsert itself must set the version.
-``excluded.version`` does not move it: that is the first version, which a new row would have had,
-unless the statement gives another one.
+``excluded.version`` does not move it: that is the first version, which a new row would have had.
+A version that the program gives does not move it either, because the row may have it already (rows
+that were exported with their versions). The session sets the next one instead
+(:func:`with_next_version`).
 
 *Demands.* Where the session demands something of rows (:func:`optilock.statements.demand`), three
 kinds of statements are refused: SQL text, an upsert that may change a stored row, and a statement
@@ -40,7 +42,7 @@ from sqlalchemy.sql import visitors
 from optilock.conditions.demands import Demands
 from optilock.errors import ConfigurationError
 from optilock.mapped import Identity, all_mappers, facts
-from optilock.mapping.tables import classes_over, moved_by_flushes, versioned_tables
+from optilock.mapping.tables import classes_over, moved_by_flushes, owner_of, versioned_tables
 from optilock.tokens.timestamp import NextServerTime
 from optilock.undocumented import statements
 from optilock.watched.statements.by_key import refuse_first_versions
@@ -50,6 +52,7 @@ from optilock.watched.statements.sql_text import (
     tables_written,
     text_writes_rows,
 )
+from optilock.watched.statements.version import next_version_values
 
 _REPLACES = re.compile(r"\bREPLACE\b", re.IGNORECASE)
 
@@ -66,11 +69,47 @@ def leaves_version(
     named = [value for name, value in values.items() if name in names]
     if not named:
         return bool(values)
-    return (
-        _is_of_new_row(named[0], version)
-        and _repeats(version)
-        and names.isdisjoint({*given, *statements.names_given_by(statement)})
+    if _is_of_new_row(named[0], version):
+        return _repeats(version) or not names.isdisjoint(
+            {*given, *statements.names_given_by(statement)}
+        )
+    return not _follows(named[0], version)
+
+
+def _follows(value: Any, version: sa.Column[Any]) -> bool:
+    """Return whether the value is an expression that makes a version, and no given one."""
+    if not isinstance(value, sa.ClauseElement) or isinstance(value, sa.BindParameter):
+        return False
+    found = [one for one in visitors.iterate(value) if isinstance(one, sa.ColumnClause)]
+    versions = [one for one in found if version.shares_lineage(one)]
+    return value not in versions and (
+        not versions or not all(_is_of_new_row(one, version) for one in versions)
     )
+
+
+def with_next_version(statement: sa.Insert, params: Any) -> sa.Insert:
+    """Return an upsert with the next version, where the program gives stored rows one of its own.
+
+    A row that was exported with its version would come back in it, and look unchanged.
+    """
+    table: Any = statement.table
+    version: Any = versioned_tables().get(table) if _set_by_upsert(statement) else None
+    mapper = None if version is None else owner_of(table)
+    if mapper is None or (version.onupdate is None and moved_by_flushes(version) is None):
+        return statement  # moved by the database, or by the application
+    if facts(mapper).by_values:
+        return statement  # refused
+    of_class = isinstance(getattr(statements.subject_of(statement), "mapper", None), Mapper)
+    rows = () if of_class else params if isinstance(params, list) else [params or {}]
+    given = {*statements.names_given_by(statement), *(name for row in rows for name in row)}
+    names = {version.key, version.name}
+    for name, value in _set_by_upsert(statement).items():
+        if name in names and not _follows(value, version):
+            if _is_of_new_row(value, version) and given.isdisjoint(names):
+                break  # its first version
+            following = next_version_values(mapper)[version]
+            return statements.with_upserted_value(statement, name, following)
+    return statement
 
 
 def replaces_rows(statement: sa.Insert) -> bool:

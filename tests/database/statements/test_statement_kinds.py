@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import pytest
 import sqlalchemy
-from sqlalchemy import delete, event, insert, lambda_stmt, select, update
+from sqlalchemy import Integer, bindparam, delete, event, insert, lambda_stmt, select, update
 from sqlalchemy.dialects import mysql, postgresql, sqlite
-from sqlalchemy.orm import Mapped, Session, aliased, mapped_column, with_loader_criteria
+from sqlalchemy.orm import (
+    Mapped,
+    Session,
+    aliased,
+    mapped_column,
+    sessionmaker,
+    with_loader_criteria,
+)
 
-from optilock import ConfigurationError, Versioned
+from optilock import ConcurrencyError, ConfigurationError, Versioned, watch
 from optilock.statements import no_bump, unchanged
 from optilock.testing import count_statements
 from optilock.tokens import Timestamp
@@ -177,17 +184,47 @@ def test_an_upsert_to_the_first_version_of_a_new_row_is_refused(
     assert stored(model, 1)[name] is None
 
 
-def test_an_upsert_to_a_version_that_the_statement_gives_or_that_is_random_passes(
-    store, watched, engine, stored
+@pytest.mark.parametrize("strict", [False, True])
+@pytest.mark.parametrize("target", [Account, Account.__table__], ids=["class", "table"])
+def test_an_upsert_of_a_version_that_the_program_gives_moves_to_the_next_one(
+    store, engine, stored, strict, target
 ):
-    store(Account(id=1), Note(id=1))
+    """A row that was exported comes back in the version that it has."""
+    store(Account(id=1))
+    sessions = watch(sessionmaker(engine), strict=strict)
+    given = [
+        upsert(engine, target, {"version": 1}, owner="x", version="excluded"),
+        upsert(engine, target, owner="x", version=2),
+        upsert(engine, target, owner="x", version=bindparam(None, 3, Integer)),
+        upsert(engine, target, owner="x", version=Account.__table__.c.version),
+    ]
+    for version, statement in enumerate(given, 1):
+        with sessions(expire_on_commit=False) as session:
+            reader = session.get_one(Account, 1)
+            session.commit()
+            with sessions.begin() as other:
+                other.execute(statement)
+            assert stored(Account, 1)["version"] == version + 1
+            reader.note = "mine"
+            with pytest.raises(ConcurrencyError):
+                session.commit()
+    with sessions() as session:
+        session.connection().execute(given[1])
+        session.commit()
+    assert versions(engine) == [6]
+
+
+def test_an_upsert_to_a_random_version_passes(store, watched, engine, stored):
+    store(Note(id=1))
     before = stored(Note, 1)["version"]
     session = watched()
-    session.execute(upsert(engine, Account, {"version": 7}, owner="x", version="excluded"))
     session.execute(upsert(engine, Note, name="text", text="excluded", version="excluded"))
     session.commit()
-    assert versions(engine) == [7]
-    assert stored(Note, 1)["version"] != before
+    after = stored(Note, 1)["version"]
+    assert after != before
+    session.execute(upsert(engine, Note, {"version": after}, name="text", version="excluded"))
+    session.commit()
+    assert stored(Note, 1)["version"] not in (before, after)
 
 
 def test_an_upsert_of_a_time_is_told_how_to_move_it(store, watched, engine, stored):
