@@ -317,6 +317,13 @@ def _check_class(mapper: Mapper[Any], cls: type[Any]) -> None:
     original_values.keep_originals(mapper, cls)
 
 
+@event.listens_for(Mapper, "after_mapper_constructed")
+def _check_other_class(mapper: Mapper[Any], cls: type[Any]) -> None:
+    """Check a class that may have options, and not the mixin."""
+    if not issubclass(cls, Versioned):
+        checks.check_without_mixin(mapper, cls)
+
+
 @event.listens_for(Versioned, "mapper_configured", propagate=True)
 def _load_version(mapper: Mapper[Any], cls: type[Any]) -> None:
     """Do the steps that need the whole hierarchy of the class."""

@@ -13,7 +13,7 @@ from sqlalchemy.orm import Mapper
 from sqlalchemy.orm.exc import UnmappedColumnError
 
 from optilock.errors import ConfigurationError
-from optilock.mapped import facts
+from optilock.mapped import facts, opts_out
 from optilock.resolvers.column_groups import check_declared
 from optilock.resolvers.resolution import check_policy
 from optilock.resolvers.rules import check_resolver_for
@@ -259,15 +259,47 @@ _OPTIONS = (
 )
 
 
+#: How the options begin that need the mixin.
+_FAMILY = "__version_"
+
+
 def _check_spelling(cls: type[Any]) -> None:
     """Refuse a misspelt option, which otherwise would silently do nothing."""
     for name in (name for base in cls.__mro__ for name in vars(base)):
         if name in _OPTIONS or not name.startswith(("__v", "__on", "__mer", "__pro")):
             continue
-        for meant in difflib.get_close_matches(name, _OPTIONS, 1, 0.85):
+        of_family = name.startswith(_FAMILY) and name != "__version__"
+        meant = difflib.get_close_matches(name, _OPTIONS, 1, 0 if of_family else 0.85)
+        if meant:
             raise ConfigurationError(
-                f"{cls.__name__}.{name} is no option of optilock: {meant} was probably meant."
+                f"{cls.__name__}.{name} is no option of optilock: {meant[0]} was probably meant."
                 f" There are: {', '.join(_OPTIONS)}."
+            )
+
+
+def check_without_mixin(mapper: Mapper[Any], cls: type[Any]) -> None:
+    """Refuse options of a mapped class that is not ``Versioned``, where they would do nothing.
+
+    Those of an abstract base, or a parent, are for other classes. A class that has no version on
+    purpose (``__version_token__ = None``) may get them from a mixin.
+
+    Raises:
+        ConfigurationError: the class, or a mixin of its own, has such an option.
+    """
+    mixins: list[type[Any]] = []
+    if not opts_out(cls):
+        parents = () if mapper.inherits is None else mapper.inherits.class_.__mro__
+        mixins += (b for b in cls.__mro__ if b not in parents and not hasattr(b, "metadata"))
+    for name in (name for base in {cls: None, **dict.fromkeys(mixins)} for name in vars(base)):
+        if name == "__version__" or getattr(cls, name, ()) is None:
+            continue
+        if name.startswith("__v") and name not in _OPTIONS:
+            _check_spelling(cls)
+        elif name.startswith(_FAMILY):
+            raise ConfigurationError(
+                f"{cls.__name__}.{name} does nothing, because {cls.__name__} is not Versioned. Add"
+                f" the mixin, class {cls.__name__}(Versioned, ...), or remove {name}. A class that"
+                " has no version on purpose declares __version_token__ = None."
             )
 
 

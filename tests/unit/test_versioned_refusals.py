@@ -429,6 +429,7 @@ def test_policies_of_attributes_that_cannot_conflict_are_refused(name: str) -> N
         ("__version_tokens__", "__version_token__"),
         ("__version_ignored__", "__version_ignore__"),
         ("__version_roots_of__", "__version_root_of__"),
+        ("__version_columns_ignored__", "__version_ignore__"),
         ("__on_conflicts__", "__on_conflict__"),
     ],
 )
@@ -436,6 +437,54 @@ def test_an_option_that_is_misspelt_is_refused(written: str, meant: str) -> None
     """It would say nothing, and nobody would notice."""
     with pytest.raises(ConfigurationError, match=f"{meant} was probably meant"):
         map_doc(**{"__version__": "1.0", written: ()})
+
+
+class Scoped:
+    """A mixin of some classes with a version, and some without."""
+
+    __version_author__ = "name"
+
+
+@pytest.mark.parametrize(
+    ("bases", "body", "message"),
+    [
+        ((), {"__version_token__": Unique()}, "not Versioned"),
+        ((), {"__version_root_of__": ()}, "not Versioned"),
+        ((), {"__version_token__": None, "__version_scopes__": ("name",)}, "not Versioned"),
+        ((), {"__version_gaurd__": "forbid"}, "__version_guard__ was probably meant"),
+        ((Scoped,), {}, "Doc.__version_author__ does nothing"),
+    ],
+)
+def test_an_option_of_a_class_without_the_mixin_is_refused(
+    bases: Any, body: Any, message: str
+) -> None:
+    """It would do nothing, and the rows would have no version."""
+    with pytest.raises(ConfigurationError, match=message):
+        plain_doc(bases, body)
+
+
+def test_options_of_a_mixin_and_of_an_abstract_base_are_for_the_classes_below() -> None:
+    plain_doc((Scoped,), {"__version_token__": None})
+    plain_doc((), {"__version__": "1.0", "__versioned__": {}})
+
+    class Parent(base()):  # type: ignore[misc]
+        __abstract__ = True
+        __version_token__ = Unique()
+
+    plain_doc((), {}, Parent)
+    type("Kept", (Scoped, Versioned, Parent), {**_DOC, "__tablename__": "kept"})
+
+
+_DOC = {
+    "__tablename__": "docs",
+    "__annotations__": {"id": Mapped[int], "name": Mapped[str]},
+    "id": mapped_column(primary_key=True),
+}
+
+
+def plain_doc(bases: Any, body: Any, parent: Any = None) -> Any:
+    known = {**_DOC, "id": mapped_column(primary_key=True), **body}
+    return type("Doc", (*bases, parent or base()), known)
 
 
 def test_a_list_of_tokens_is_told_to_be_a_tuple() -> None:
