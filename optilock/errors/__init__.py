@@ -22,6 +22,7 @@
     ├── UnguardedStatement                  a statement that ignores versions was forbidden
     ├── CommitOutcomeUnknown                the connection was lost inside COMMIT
     ├── NotCommitted                        ... and the work is certainly not stored
+    ├── SelfDeadlock                        a session would wait for another one of its own caller
     ├── KeyReused                           the key of a unit stands for another call (422)
     ├── KeyInUse                            a transaction that has not ended has the key (409)
     ├── AlreadyDone                         the unit of the key is stored: see ``.result``
@@ -60,6 +61,7 @@ from optilock.errors.base import (
     ConfigurationError,
     NotCommitted,
     OptilockError,
+    SelfDeadlock,
     SeparateUnitWarning,
     UnguardedStatement,
     UnguardedStatementWarning,
@@ -110,6 +112,7 @@ __all__ = [
     "OptilockError",
     "PreconditionFailed",
     "PreconditionRequired",
+    "SelfDeadlock",
     "SeparateUnitWarning",
     "UnguardedStatement",
     "UnguardedStatementWarning",

@@ -41,6 +41,18 @@ class NotCommitted(OptilockError):
     """
 
 
+class SelfDeadlock(OptilockError):
+    """A session would wait for a lock of another session that the same call chain has open.
+
+    The holder goes on only after the waiting call, so the wait would never end. Nothing was sent.
+    """
+
+    #: The unit, or the session, that has the lock.
+    holder: str = ""
+    #: The unit, or the session, that would wait for it.
+    waiter: str = ""
+
+
 class CannotMerge(OptilockError):
     """A field policy cannot keep both changes; the conflict then goes to the caller."""
 

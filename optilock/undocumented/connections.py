@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from types import CodeType
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from sqlalchemy import Column, Connection, Dialect, Engine
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
@@ -216,10 +216,25 @@ _OF_STATEMENTS = (
 )
 
 
+_ONLY_LOOKS = "optilock_only_looks"
+L = TypeVar("L", bound=Callable[..., Any])
+
+
+def only_looks(listener: L) -> L:
+    """Mark a listener to statements that need not see those that the driver gets directly.
+
+    It is registered with ``retval=True``: otherwise SQLAlchemy calls it through a function of its
+    own, which has no mark.
+    """
+    setattr(listener, _ONLY_LOOKS, True)
+    return listener
+
+
 def has_statement_listeners(connection: Connection, *, except_for: object) -> bool:
     """Return whether a log or a listener, other than the one given, sees its statements.
 
-    A listener of the class ``Engine`` leaves ``_has_events`` behind when it is removed.
+    A listener of the class ``Engine`` leaves ``_has_events`` behind when it is removed. Those that
+    :func:`only_looks` has marked do not count.
     """
     dialect, engine = connection.dialect, connection.engine
     return bool(
@@ -227,9 +242,10 @@ def has_statement_listeners(connection: Connection, *, except_for: object) -> bo
         or (
             (connection._has_events or engine._has_events)
             and any(
-                getattr(target.dispatch, name)
+                not hasattr(one, _ONLY_LOOKS)
                 for target in (connection, engine)
                 for name in _OF_STATEMENTS
+                for one in getattr(target.dispatch, name)
             )
         )
         or (

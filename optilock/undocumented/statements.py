@@ -178,6 +178,14 @@ def locks_rows(statement: Any) -> bool:
     return getattr(inside, "_for_update_arg", None) is not None
 
 
+def waits_for_rows(statement: Any) -> bool:
+    """Return whether it may wait for a row's lock; True for anything but a query."""
+    if not isinstance(statement, sa.Select) or has_inner_write(statement):
+        return True
+    lock = statement._for_update_arg
+    return lock is not None and not (lock.nowait or lock.skip_locked)
+
+
 def add_shared_lock(statement: Any) -> Any:
     """Return the query of the ORM with a lock that other readers may have as well."""
     inside = getattr(statement, "element", None)

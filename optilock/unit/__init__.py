@@ -8,8 +8,9 @@ one of the :mod:`~optilock.unit.parts`, such as :mod:`~optilock.unit.isolation` 
 :mod:`~optilock.unit.conditions` that each row needs. With one of the
 :mod:`~optilock.unit.strategies`, a unit locks rows in its :mod:`~optilock.unit.reading`, by the
 :mod:`~optilock.unit.heat` of their :mod:`~optilock.unit.conflicts`, and does without
-:mod:`~optilock.unit.refused_locks`. In fewer :mod:`~optilock.unit.round_trips`, its last writes go
-with COMMIT, and :mod:`~optilock.unit.outcomes` are what an error of COMMIT means.
+:mod:`~optilock.unit.refused_locks`, and without all of them around
+:mod:`~optilock.unit.second_sessions`. In fewer :mod:`~optilock.unit.round_trips`, its last writes
+go with COMMIT, and :mod:`~optilock.unit.outcomes` are what an error of COMMIT means.
 :mod:`~optilock.unit.retries` run the whole unit again, after waits of random
 :mod:`~optilock.unit.durations`, if its function is :mod:`~optilock.unit.repeatable`. A failed
 attempt leaves rows and perhaps its transaction to the :mod:`~optilock.unit.next_attempt`, and its

@@ -152,6 +152,8 @@ class Memory:
         self.crowded: dict[tuple[str, str], Heat] = {}
         #: For each kind of unit and table: its last units in a row that wrote nothing there.
         self._readers: OrderedDict[tuple[str, str, str], int] = OrderedDict()
+        #: Names of units inside which other sessions write: they are never locked by learning.
+        self.accompanied: set[str | None] = set()
         #: Tables whose rows the database never locks, by database and name.
         self.unlockable: set[tuple[str, str]] = set()
         self._most, self._clock, self._chance = most, clock, chance
@@ -166,6 +168,7 @@ class Memory:
             self.rows.clear()
             self.crowded.clear()
             self._readers.clear()
+            self.accompanied.clear()
             self.unlockable.clear()
 
     def decide(

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol, Self
 
-from sqlalchemy import Connection, Engine
+from sqlalchemy import Engine
 from sqlalchemy.exc import DBAPIError
 
 from optilock.errors import ConfigurationError, SeparateUnitWarning
@@ -22,7 +22,7 @@ from optilock.unit import running_units
 from optilock.unit.next_attempt import NextAttempt
 from optilock.unit.options import Options
 from optilock.unit.parts import leave_parts
-from optilock.unit.sessions import ReplacedSession, owner_of
+from optilock.unit.sessions import ReplacedSession, owner_of, same_database
 from optilock.unit.transaction import OwnTransaction
 from optilock.watched.session.connections import binds_of_sessions
 from optilock.watched.session.record import warn_caller
@@ -157,7 +157,7 @@ def warn_of_enclosing_units(sessions: Any) -> None:
 def _share_database(sessions: Any, around: Any) -> bool:
     """Return whether units on these sessions would be two transactions of one database."""
     ours, theirs = binds_of_sessions(sessions), binds_of_sessions(around)
-    return any(_same_database(one, other) for one in ours for other in theirs)
+    return any(same_database(one, other) for one in ours for other in theirs)
 
 
 def find_unit_around(engine: Engine) -> OwnTransaction | None:
@@ -168,31 +168,10 @@ def find_unit_around(engine: Engine) -> OwnTransaction | None:
         if (
             isinstance(unit, OwnTransaction)
             and not unit.options.read_only
-            and any(_same_database(engine, bind) for bind in binds)
+            and any(same_database(engine, bind) for bind in binds)
         ):
             return unit
     return None
-
-
-def _same_database(one: Engine | Connection, other: Engine | Connection) -> bool:
-    """Return whether two units on these would be two transactions of one database.
-
-    They share a pool or an address, which databases in the memory of the process do not have. On
-    one connection they share the transaction.
-    """
-    if one is other and isinstance(one, Connection):
-        return False
-    if one.engine.pool is other.engine.pool:
-        return True
-    a, b = one.engine.url, other.engine.url
-    if not a.database or "memory" in a.database:
-        return False
-    return (a.get_backend_name(), a.host, a.port, a.database) == (
-        b.get_backend_name(),
-        b.host,
-        b.port,
-        b.database,
-    )
 
 
 # -- places in the outer unit ---------------------------------------------------------------------

@@ -32,6 +32,7 @@ from optilock.undocumented.flushes import HeldConnections, leave_connections, ta
 from optilock.unit.heat import Key
 from optilock.unit.reading import Reading
 from optilock.unit.round_trips import PipelinedPart
+from optilock.unit.second_sessions import watch_statements
 from optilock.watched.session.record import READS_KEY, record_of
 
 _log = logging.getLogger("optilock")
@@ -85,7 +86,8 @@ class NextAttempt:
         """Give the rows and the transaction of the failed attempt to a unit that has begun."""
         reading = _reading_of(own.session)
         if reading is not None:
-            reading.insist = self._rows
+            watch_statements()
+            reading.insist, reading.goes_on = self._rows, self.held is not None
             reading.added.do_without(self._avoided)
         self.is_due, self._rows, self._avoided = False, frozenset(), frozenset()
         held, self.held = self.held, None
@@ -133,6 +135,8 @@ def _has_only_read(own: Any) -> bool:
     known, reading = record_of(session), _reading_of(session)
     if reading is None or not reading.only_read():
         return False
+    if reading.adaptive is not None and own.name in reading.memory.accompanied:
+        return False  # the next attempt holds no lock while others work inside it
     if known.waits_briefly:
         return False  # and the next attempt would wait no longer where it locks
     parts = [part for part in own.options.all_parts if type(part) is not PipelinedPart]

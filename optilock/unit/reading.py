@@ -32,6 +32,7 @@ from optilock.unit.conflicts import QUERIES, RowsOfUnit, unit_name
 from optilock.unit.heat import MEMORY, Decision, Key, Memory
 from optilock.unit.parts import Part
 from optilock.unit.refused_locks import may_go_on
+from optilock.unit.second_sessions import watch_statements
 from optilock.unit.sessions import forget_engine_choice, lock_where_written
 from optilock.unit.strategies import Adaptive, Strategy, adaptive_of
 from optilock.watched.rows.locked import order_of, rows_to_lock
@@ -49,7 +50,7 @@ from optilock.watched.session.record import READS_KEY, session_record
 class Reading(RowsOfUnit):
     """The queries of one session."""
 
-    __slots__ = ("_begun", "_bound", "_own", "insist", "probes", "scope")
+    __slots__ = ("_begun", "_bound", "_own", "goes_on", "insist", "probes", "scope")
 
     def __init__(self, session: Session, adaptive: Adaptive | None, memory: Memory) -> None:
         super().__init__(session, adaptive, memory)
@@ -57,6 +58,8 @@ class Reading(RowsOfUnit):
         self.insist: frozenset[Key] = frozenset()
         #: Whether it reads hot rows without locks, to see whether they would still conflict.
         self.probes = False
+        #: Its transaction is that of the failed attempt, with the locks of that.
+        self.goes_on = False
         #: The last scope that it has locked.
         self.scope: Key | None = None
         #: Whether rows can be locked, as far as that is the same for all of them.
@@ -143,7 +146,18 @@ class Reading(RowsOfUnit):
     def is_cold(self) -> bool:
         """Return whether no row would be locked."""
         memory = self.memory
-        return self.adaptive is not None and not (memory.rows or memory.crowded or self.insist)
+        if self.adaptive is None:
+            return False
+        if memory.rows or memory.crowded or self.insist:
+            watch_statements()
+            return False
+        return True
+
+    @property
+    def has_learned_locks(self) -> bool:
+        """Return whether it has locked rows that its program did not ask to lock."""
+        asked = self.held or self.added.asked or self.scope or self.goes_on
+        return self.adaptive is not None and bool(asked)
 
     def wants(self, session: Session, mapper: Mapper[Any], identity: tuple[Any, ...]) -> bool:
         """Return whether to lock the row now, after taking the locks that come before it."""
@@ -319,6 +333,8 @@ class LockingPart(Part, option="strategy"):
         self.adaptive = adaptive_of(strategy)
 
     def begin(self, session: Session) -> None:
+        if self.adaptive is not None and unit_name(session) in MEMORY.accompanied:
+            return
         session.__dict__[READS_KEY] = Reading(session, self.adaptive, MEMORY)
         if type(session).get_bind is not Session.get_bind:
             lock_where_written(session)

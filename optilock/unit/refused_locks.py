@@ -17,6 +17,7 @@ attempt goes on without the lock.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from sqlalchemy import select
@@ -76,7 +77,7 @@ class AddedLocks:
         database, owner = database_of_error(error.orig), record.owner
         if database.refuses_locks(error):
             name = None if owner is None else owner.name
-            setattr(error, _OWN_LOCK, True)
+            note_added_lock(error)
             error.add_note(_NOTE)
             for key in self.asked:
                 memory.note_refused(name, key, always=database.never_locks(error))
@@ -89,6 +90,12 @@ def may_go_on(error: DBAPIError) -> bool:
     """Return whether the transaction goes on without the lock that a statement did not get."""
     refused = database_of_error(error.orig).refuses_locks(error)
     return refused or cause_of(error) is Cause.LOCK_TIMEOUT
+
+
+def note_added_lock(error: BaseException) -> None:
+    """Note that the work would not have failed without the lock of a strategy."""
+    with suppress(AttributeError):  # an error with slots
+        setattr(error, _OWN_LOCK, True)
 
 
 def is_of_added_lock(error: BaseException) -> bool:

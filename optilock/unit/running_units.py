@@ -81,6 +81,11 @@ def units_here() -> list[RunningUnit]:
     return [one for one in _units.get() if one.unit is not None and one.owner is here]
 
 
+def units_around() -> list[object]:
+    """Return the units that run here, or in the threads and tasks that have begun this one."""
+    return [one.unit for one in _units.get() if one.unit is not None]
+
+
 def inside_unit() -> bool:
     """Return whether a unit of work runs here, on any sessions."""
     return any(map(_unit_of, _units.get())) and bool(units_here())

@@ -138,6 +138,27 @@ def name_of(bind: Engine | Connection) -> str:
     return found
 
 
+def same_database(one: Engine | Connection, other: Engine | Connection) -> bool:
+    """Return whether two units on these would be two transactions of one database.
+
+    They share a pool or an address, which databases in the memory of the process do not have. On
+    one connection they share the transaction.
+    """
+    if one is other and isinstance(one, Connection):
+        return False
+    if one.engine.pool is other.engine.pool:
+        return True
+    a, b = one.engine.url, other.engine.url
+    if not a.database or "memory" in a.database:
+        return False
+    return (a.get_backend_name(), a.host, a.port, a.database) == (
+        b.get_backend_name(),
+        b.host,
+        b.port,
+        b.database,
+    )
+
+
 def with_options(engine: Engine, options: Mapping[str, Any]) -> Engine:
     """Return the engine with these execution options; no connection is lost if they fail."""
     routed: Engine = engine.execution_options()

@@ -24,7 +24,7 @@ from optilock import events
 from optilock.dialects import Database, database_of
 from optilock.dialects.connections import error_that_ended, error_that_lost, roll_back_all
 from optilock.dialects.transient import ended_by_conflict
-from optilock.errors import ConfigurationError, OptilockError
+from optilock.errors import ConfigurationError, OptilockError, SelfDeadlock
 from optilock.exactly_once.hooks import Hook
 from optilock.exactly_once.keys import KeyedCall
 from optilock.exactly_once.units import TokenOfUnit
@@ -37,6 +37,7 @@ from optilock.unit.next_attempt import NextAttempt
 from optilock.unit.options import Options
 from optilock.unit.outcomes import ENDED, explain_commit, refusal_of
 from optilock.unit.parts import Part, leave_parts
+from optilock.unit.refused_locks import note_added_lock
 from optilock.unit.round_trips import flush_inside_commit
 from optilock.unit.sessions import (
     ReplacedSession,
@@ -115,12 +116,12 @@ class OwnTransaction:
                 on_delete=asked.on_delete,
                 strict=asked.strict,
             )
+        record_of(self.session).owner = self
         if self.parts:
             for part in self.parts:
                 part.begin(self.session)
             if self.options.chooses_engines:
                 choose_engines(self.session, self.route)
-        record_of(self.session).owner = self
         # SQLAlchemy refuses to go on after a commit inside its own ``with`` block.
         self._transaction = self.session.begin()
         guard_commit(self._transaction)
@@ -372,6 +373,8 @@ class OwnTransaction:
 
     def _close(self, error: BaseException | None) -> None:
         try:
+            if error is not None and isinstance(self.doomed_by, SelfDeadlock):
+                note_added_lock(error)
             if self.next_attempt is not None and error is not None:
                 self.next_attempt.remember(self.session, error)
             for part in self.parts:
@@ -391,7 +394,7 @@ class OwnTransaction:
 
     def _refuse_because_of(self, error: BaseException) -> None:
         self._raise_what_broke()
-        if isinstance(error, ConfigurationError):
+        if isinstance(error, (ConfigurationError, SelfDeadlock)):
             raise error
         raise OptilockError(
             "this unit of work is rolled back: an inner unit that had joined it failed, and its"

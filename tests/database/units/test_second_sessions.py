@@ -1,0 +1,268 @@
+"""A unit does not wait for itself: a hot row changes nothing for a second session inside a unit."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+
+import pytest
+from sqlalchemy import event, text
+from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
+from sqlalchemy.orm import Session, scoped_session, sessionmaker
+
+from optilock import UnitOfWork, unit_of_work, watch
+from optilock.errors import SelfDeadlock
+from optilock.testing import count_statements
+from optilock.unit import Adaptive
+from optilock.unit.heat import MEMORY, Key
+from optilock.unit.sessions import name_of
+from tests.support.models import Account, Base
+
+pytestmark = pytest.mark.usually("postgresql", "mariadb", "sqlite-wal")
+
+#: The row that the unit locks, without its version: the unit has no conflict.
+NOTE = text("UPDATE accounts SET note = 'seen' WHERE id = 1")
+WORDS = ("FOR UPDATE", "FOR NO KEY UPDATE", "WHERE 0 = 1")
+
+#: A test that waits for itself all the same ends soon.
+LIMITS = {
+    "postgresql": {"connect_args": {"options": "-c lock_timeout=200ms"}},
+    "mariadb": {},
+    "sqlite": {"connect_args": {"timeout": 0.1}},
+}
+
+
+@pytest.fixture
+def patient(database, store):
+    store(Account(id=1, balance=10))
+    made = database.engine(**LIMITS[database.family])
+    if database.family == "mariadb":
+
+        @event.listens_for(made, "connect")
+        def connect(connection, record):
+            connection.cursor().execute("SET SESSION innodb_lock_wait_timeout = 1")
+
+    yield made
+    made.dispose()
+
+
+@pytest.fixture
+def sessions(patient):
+    return sessionmaker(patient)
+
+
+def heat(engine):
+    key = Key(name_of(engine), "accounts", (1,))
+    MEMORY.conflict(key, Adaptive(), "the test says so")
+    MEMORY.rows[key].left = 1_000_000
+
+
+def locking(sent):
+    return [one.text for one in sent.statements if any(word in one.text for word in WORDS)]
+
+
+def in_a_unit(engine):
+    @unit_of_work(sessionmaker(engine), independent=True)
+    def note(session):
+        session.execute(NOTE)
+
+    note()
+
+
+def in_a_session(make):
+    def note(engine):
+        with make(sessionmaker(engine)).begin() as session:
+            session.execute(NOTE)
+
+    return note
+
+
+def on_a_connection(engine):
+    with engine.begin() as connection:
+        connection.execute(NOTE)
+
+
+def in_a_scope(engine):
+    session = scoped_session(sessionmaker(engine))
+    try:
+        session.execute(NOTE)
+        session.commit()
+    finally:
+        session.remove()
+
+
+WAYS = {
+    "unit": in_a_unit,
+    "session": in_a_session(lambda sessions: sessions),
+    "watched": in_a_session(watch),
+    "connection": on_a_connection,
+    "scoped": in_a_scope,
+}
+
+
+def working(sessions, second, engine, **options):
+    """A unit that adds one, with a second session between its read and its write."""
+
+    @unit_of_work(sessions, **options)
+    def work(session):
+        account = session.get_one(Account, 1)
+        second(engine)
+        account.balance += 1
+
+    return work
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_the_unit_does_without_the_lock_from_the_first_time_on(
+    way, patient, sessions, retried, stored
+):
+    heat(patient)
+    work = working(sessions, WAYS[way], patient, on=OSError)  # whatever is run again otherwise
+    work()
+    (error,) = retried
+    assert isinstance(error, SelfDeadlock)
+    assert error.holder == "the unit work()"
+    assert error.waiter == ("the unit note()" if way == "unit" else "another session")
+    assert error.waiter in str(error)
+    assert pickle.loads(pickle.dumps(error)).holder == error.holder
+    with count_statements(patient) as sent:
+        work()
+    assert not locking(sent)
+    assert len(retried) == 1
+    assert stored(Account, 1)["balance"] == 12
+    assert stored(Account, 1)["note"] == "seen"
+
+
+def test_it_is_found_on_another_engine_and_on_a_connection_from_before(
+    database, patient, sessions, retried, stored
+):
+    other = database.engine(**LIMITS[database.family])
+    before = Session(patient)
+    before.connection()
+
+    def note(engine):
+        before.execute(NOTE)
+        before.commit()
+        on_a_connection(other)
+
+    heat(patient)
+    working(sessions, note, patient)()
+    before.close()
+    other.dispose()
+    assert [type(error) for error in retried] == [SelfDeadlock]
+    assert stored(Account, 1)["balance"] == 11
+
+
+@pytest.mark.parametrize("then", ["swallows it", "raises another one"])
+def test_what_the_program_makes_of_the_error_does_not_count(then, patient, sessions, stored):
+    def note(engine):
+        try:
+            on_a_connection(engine)
+        except SelfDeadlock as error:
+            if then != "swallows it":
+                raise ValueError("the note failed") from error
+
+    heat(patient)
+    working(sessions, note, patient)()
+    assert stored(Account, 1)["balance"] == 11
+    assert stored(Account, 1)["note"] == "seen"
+
+
+@pytest.mark.parametrize("seen", ["in the first attempt", "in the second one alone"])
+def test_the_locks_of_a_failed_attempt_do_not_go_on(seen, patient, sessions, other, stored):
+    """The next attempt would begin in the same transaction, and with its locks."""
+    attempts = []
+
+    @unit_of_work(sessions)
+    def work(session):
+        attempts.append(session)
+        if len(attempts) == 2 or seen == "in the first attempt":
+            on_a_connection(patient)
+        account = session.get_one(Account, 1)
+        if len(attempts) == 1:
+            other(Account, 1, balance=20)
+        account.balance += 1
+
+    work()
+    assert stored(Account, 1)["balance"] == 21
+
+
+def test_reads_of_the_unit_on_its_own_connection_are_no_second_session(patient, sessions, retried):
+    heat(patient)
+
+    @unit_of_work(sessions)
+    def work(session):
+        account = session.get_one(Account, 1)
+        with Session(session.connection()) as inner:
+            inner.execute(NOTE)
+        account.balance += 1
+
+    work()
+    assert not retried
+    assert not MEMORY.accompanied
+
+
+def test_a_session_after_the_unit_is_outside_of_it(patient, sessions, retried):
+    heat(patient)
+
+    @unit_of_work(sessions)
+    def work(session):
+        session.get_one(Account, 1).balance += 1
+        event.listen(session, "after_commit", lambda _: on_a_connection(patient), once=True)
+
+    work()
+    on_a_connection(patient)
+    assert not retried
+    assert not MEMORY.accompanied
+
+
+def test_a_block_that_cannot_run_again_ends_in_the_error(patient, sessions):
+    heat(patient)
+    with (
+        pytest.raises(SelfDeadlock),
+        UnitOfWork(sessions, strategy="adaptive") as session,
+    ):
+        session.get_one(Account, 1).balance += 1
+        on_a_connection(patient)
+
+
+# -- threads and tasks with a copy of the context --------------------------------------------------
+
+
+@pytest.mark.anyio
+@pytest.mark.needs("row-locks")
+@pytest.mark.parametrize("way", ["gather", "to_thread"])
+async def test_child_tasks_and_threads_are_inside(async_engine, way, retried):
+    async with async_engine.begin() as connection:
+        await connection.run_sync(Base.metadata.create_all, tables=[Account.__table__])
+    sessions = async_sessionmaker(async_engine)
+    async with sessions.begin() as session:
+        session.add(Account(id=1, balance=10))
+    heat(async_engine.sync_engine)
+
+    async def note():
+        async with async_engine.begin() as connection:
+            await connection.execute(NOTE)
+
+    @unit_of_work(sessions)
+    async def work(session):
+        account = await session.get_one(Account, 1)
+        if way == "gather":
+            await asyncio.gather(note())
+        else:
+            await asyncio.to_thread(asyncio.run, note_alone())
+        account.balance += 1
+
+    async def note_alone():
+        engine = create_async_engine(async_engine.url)
+        try:
+            async with engine.begin() as connection:
+                await connection.execute(NOTE)
+        finally:
+            await engine.dispose()
+
+    await work()
+    assert [type(error) for error in retried] == [SelfDeadlock]
+    async with sessions() as session:
+        assert (await session.get_one(Account, 1)).balance == 11
+    await async_engine.dispose()
