@@ -72,6 +72,8 @@ class ErrorCodes:
     causes_at_commit: Mapping[str | int, Cause] = MappingProxyType({})
     #: Codes of a lost connection which prove that no COMMIT was carried out on it.
     lost_before_commit: frozenset[str | int] = frozenset()
+    #: Codes of a connection that the server has ended because its program paused in a transaction.
+    paused: frozenset[str | int] = frozenset()
     #: Codes of an interrupt that may come after COMMIT was carried out, if COMMIT raises them.
     interrupts_commit: frozenset[str | int] = frozenset()
 
@@ -159,6 +161,11 @@ class ErrorCodes:
         cause = self.classify(error, at_commit=True)
         answered = bool(codes) or isinstance(error, IntegrityError)
         return answered and cause not in (Cause.CONNECTION_LOST, Cause.UNKNOWN_OUTCOME)
+
+    def ended_pause(self, error: DBAPIError) -> bool | None:
+        """Return whether the server ended a pause; None if the error has no code to tell."""
+        codes = self._codes(error)
+        return None if not codes else not self.paused.isdisjoint(codes)
 
     def has_old_plans(self, error: BaseException) -> bool:
         """Return whether the error means that a table was altered after a statement was prepared.

@@ -35,6 +35,10 @@ KeyValues = Mapping[Column[Any], ColumnElement[Any]]
 BEGINS = "optilock.begins"
 
 
+#: Seconds for which a transaction with locks that were only learned may send nothing.
+LONGEST_PAUSE = 2
+
+
 class RowLocks(ErrorCodes):
     """The part of a database's class that concerns locks."""
 
@@ -50,6 +54,10 @@ class RowLocks(ErrorCodes):
     #: True of every row: from the statement that has it in its WHERE, the transaction waits for no
     #: lock longer than ten seconds. None: the database has a limit of its own.
     bounds_waits: ColumnElement[bool] | None = None
+
+    #: The same, and the server ends the transaction if its program pauses for longer than
+    #: :data:`LONGEST_PAUSE`: for a query that locks rows which its program did not ask to lock.
+    bounds_locks: ColumnElement[bool] | None = None
 
     #: Whether the database has one lock for all rows.
     one_lock: bool = False

@@ -14,6 +14,7 @@ once.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
@@ -23,7 +24,9 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Mapper, Session
 from sqlalchemy.orm.attributes import instance_state
 
-from optilock.dialects import database_of
+from optilock.dialects import Cause, database_of, database_of_error
+from optilock.dialects.locks import LONGEST_PAUSE
+from optilock.dialects.transient import cause_of
 from optilock.errors import ConfigurationError
 from optilock.mapped import State, facts, identity_of, place_of
 from optilock.mapping.scopes import Scope, rules_of
@@ -31,7 +34,7 @@ from optilock.undocumented.statements import requested_key, subject_of
 from optilock.unit.conflicts import QUERIES, RowsOfUnit, unit_name
 from optilock.unit.heat import MEMORY, Decision, Key, Memory
 from optilock.unit.parts import Part
-from optilock.unit.refused_locks import may_go_on
+from optilock.unit.refused_locks import may_go_on, note_added_lock
 from optilock.unit.second_sessions import watch_statements
 from optilock.unit.sessions import forget_engine_choice, lock_where_written
 from optilock.unit.strategies import Adaptive, Strategy, adaptive_of
@@ -50,7 +53,7 @@ from optilock.watched.session.record import READS_KEY, session_record
 class Reading(RowsOfUnit):
     """The queries of one session."""
 
-    __slots__ = ("_begun", "_bound", "_own", "goes_on", "insist", "probes", "scope")
+    __slots__ = ("_began", "_begun", "_bound", "_own", "goes_on", "insist", "probes", "scope")
 
     def __init__(self, session: Session, adaptive: Adaptive | None, memory: Memory) -> None:
         super().__init__(session, adaptive, memory)
@@ -62,12 +65,31 @@ class Reading(RowsOfUnit):
         self.goes_on = False
         #: The last scope that it has locked.
         self.scope: Key | None = None
+        self._began = time.monotonic()
         #: Whether rows can be locked, as far as that is the same for all of them.
         self._begun = False
         #: A condition that limits waits for locks.
         self._bound: ColumnElement[bool] | None = None
         #: The query that :meth:`get` sends itself.
         self._own: Select[Any] | None = None
+
+    def remember(self, session: Session, error: BaseException) -> frozenset[Key]:
+        """Remember the conflict; or that the unit pauses for too long with a learned lock."""
+        if self.has_learned_locks and self._has_paused(error):
+            self.memory.accompanied.add(unit_name(session))
+            note_added_lock(error)
+        return super().remember(session, error)
+
+    def _has_paused(self, error: BaseException) -> bool:
+        """Return whether the server has ended the transaction because nothing was sent in it."""
+        if self._bound is None or not isinstance(error, DBAPIError):
+            return False
+        if cause_of(error) is not Cause.CONNECTION_LOST:
+            return False
+        ended = database_of_error(error.orig).ended_pause(error)
+        if ended is None:  # asyncpg only knows that the connection is closed
+            return time.monotonic() - self._began >= LONGEST_PAUSE
+        return ended
 
     # -- one row by its key ------------------------------------------------------------------------
 
@@ -241,7 +263,7 @@ class Reading(RowsOfUnit):
                     " strategy out. Nothing was sent."
                 )
             return False
-        self._bound = None if self.adaptive is None else database.bounds_waits
+        self._bound = None if self.adaptive is None else database.bounds_locks
         if database.one_lock:
             try:
                 connection = connection_to_write(session, mapper, for_queries=True)

@@ -62,6 +62,7 @@ class PostgreSQLCodes(ErrorCodes):
         }
     )
     # The server ended these while it waited for a statement, or never let us in.
+    paused = frozenset({"25P03"})
     lost_before_commit = frozenset({"25P03", "57P03", "57P05", "08001", "08004", "53300"})
 
     def unwrapped(self) -> tuple[type[Exception], ...]:

@@ -58,6 +58,7 @@ from optilock.dialects.postgresql.migrations import (
 from optilock.dialects.postgresql.queue_sql import PostgreSQLMessages
 from optilock.dialects.postgresql.rows import (
     BOUNDED,
+    BOUNDED_LOCKS,
     BRIEFLY,
     PLAIN,
     all_or_error,
@@ -141,6 +142,7 @@ class PostgreSQL(PostgreSQLCodes, Database):
 
     brief_waits = BRIEFLY
     bounds_waits = BOUNDED
+    bounds_locks = BOUNDED_LOCKS
 
     #: Policies FOR UPDATE hold for SELECT … FOR UPDATE and FOR SHARE, too
     #: (https://www.postgresql.org/docs/current/sql-createpolicy.html).

@@ -41,6 +41,7 @@ from optilock.conditions.condition import (
     parameter_name,
 )
 from optilock.conditions.write import Params, Shape, Write
+from optilock.dialects.locks import LONGEST_PAUSE
 from optilock.dialects.postgresql.arrays import Carrier, array_of, carrier_of, is_padded
 from optilock.dialects.rows import (
     LockAndLook,
@@ -332,11 +333,24 @@ BRIEFLY = (WaitsBriefly(),)
 #: The demands on a row that a statement for a single row can carry.
 PLAIN: tuple[tuple[Condition, ...], ...] = ((), BRIEFLY)
 
+
+def _limits(*settings: tuple[str, str]) -> sa.ColumnElement[bool]:
+    """Return a condition, true of every row, that sets what has no limit yet."""
+    texts = (
+        f"CASE current_setting('{name}') WHEN '0'"
+        f" THEN set_config('{name}', '{limit}', true) IS NOT NULL ELSE true END"
+        for name, limit in settings
+    )
+    return sa.literal_column(" AND ".join(texts), sa.Boolean())
+
+
 #: For reads that lock, in their WHERE.
-BOUNDED: sa.ColumnElement[bool] = sa.literal_column(
-    "CASE current_setting('lock_timeout') WHEN '0'"
-    f" THEN set_config('lock_timeout', '{BOUND}', true) IS NOT NULL ELSE true END",
-    sa.Boolean(),
+BOUNDED = _limits(("lock_timeout", BOUND))
+#: For those whose lock was only learned. A program may wait, outside of the database, for another
+#: session that waits for this lock, and the server sees one idle transaction and one that waits.
+#: (https://www.postgresql.org/docs/current/runtime-config-client.html)
+BOUNDED_LOCKS = _limits(
+    ("lock_timeout", BOUND), ("idle_in_transaction_session_timeout", f"{LONGEST_PAUSE}s")
 )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import pickle
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from sqlalchemy import event, text
@@ -266,3 +267,52 @@ async def test_child_tasks_and_threads_are_inside(async_engine, way, retried):
     async with sessions() as session:
         assert (await session.get_one(Account, 1)).balance == 11
     await async_engine.dispose()
+
+
+# -- sessions that are not seen: in a thread without the context, or in another program -----------
+
+
+@pytest.fixture
+def alone():
+    """A thread that has no context of the unit."""
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(int).result()
+        yield pool
+
+
+@pytest.mark.engines("postgresql")
+def test_a_learned_lock_ends_if_the_program_pauses(engine, store, stored, alone, retried):
+    """The server ends the idle transaction, and the unit does without the lock from then on."""
+    store(Account(id=1, balance=10))
+    sessions = sessionmaker(engine)
+    work = working(sessions, lambda _: alone.submit(on_a_connection, engine).result(), engine)
+    heat(engine)
+    work()
+    (error,) = retried
+    assert error.orig.sqlstate == "25P03"
+    with count_statements(engine) as sent:
+        work()
+    assert not locking(sent)
+    assert stored(Account, 1)["balance"] == 12
+
+
+@pytest.mark.engines("postgresql")
+@pytest.mark.parametrize("own", [None, "1h"])
+def test_a_limit_of_the_application_stays(own, database, store):
+    store(Account(id=1, balance=10))
+    name, found = "idle_in_transaction_session_timeout", []
+    options = {} if own is None else {"connect_args": {"options": f"-c {name}={own}"}}
+    made = database.engine(**options)
+    heat(made)
+
+    @unit_of_work(sessionmaker(made))
+    def work(session):
+        found.append(session.scalar(text(f"SHOW {name}")))
+        session.get_one(Account, 1).balance += 1
+        found.append(session.scalar(text(f"SHOW {name}")))
+
+    work()
+    with made.connect() as connection:
+        found.append(connection.scalar(text(f"SHOW {name}")))
+    made.dispose()
+    assert found == (["0", "2s", "0"] if own is None else ["1h"] * 3)
