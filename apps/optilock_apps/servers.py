@@ -239,8 +239,10 @@ _INSTALL = ("--auth-root-authentication-method=normal", "--skip-test-db")
 
 
 @contextmanager
-def mariadb() -> Iterator[Server]:
+def mariadb(*options: str) -> Iterator[Server]:
     """Run a MariaDB server with an empty database ``test`` and the user ``root``, no password.
+
+    ``options`` are further ones of its command line.
 
     Raises ``ServerMissing`` when no ``mariadbd`` is installed, and ``OptilockError`` with the
     server's last words when it does not start.
@@ -251,7 +253,9 @@ def mariadb() -> Iterator[Server]:
         # In a directory that it shares, a server that starts deletes the others' temporary tables.
         port, places = free_port(), (f"--datadir={folder}/data", f"--tmpdir={folder}")
         user.run(installer, "--no-defaults", *places, *_INSTALL)
-        with _running(user, [daemon, "--no-defaults", *places, *_listening(folder, port)], port):
+        with _running(
+            user, [daemon, "--no-defaults", *places, *_listening(folder, port), *options], port
+        ):
             address = f"mysql+pymysql://root@127.0.0.1:{port}"
             _create_database(address)
             yield Server(

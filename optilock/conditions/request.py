@@ -31,11 +31,11 @@ another process knows of none.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import UTC, datetime
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Protocol
 
 from optilock.errors import BadPrecondition
 
@@ -251,17 +251,28 @@ _SAFE = ("GET", "HEAD", "OPTIONS", "TRACE", "CONNECT")
 _OF_WRITES = (MATCH, NONE_MATCH, UNMODIFIED)
 
 
+class OpenWrites(Protocol):
+    """The writes of one open transaction for a request."""
+
+    def tables(self) -> Collection[str]:
+        """Return the versioned tables that it has written, or is to write."""
+
+
 class Request:
     """One request; the same object in all of its threads and tasks."""
 
-    __slots__ = ("compared", "method", "sent")
+    __slots__ = ("compared", "lost", "method", "sent", "writing")
 
     #: The conditions of a write, by the names of their fields.
     sent: dict[str, str]
+    #: The open transactions that may write for it.
+    writing: list[OpenWrites]
+    #: The tables that sessions have written for it, or meant to, and closed without COMMIT.
+    lost: tuple[str, ...]
 
     def __init__(self, method: str, fields: Fields) -> None:
         self.method = method.upper()
-        self.sent = {}
+        self.sent, self.writing, self.lost = {}, [], ()
         if self.method not in _SAFE:
             try:
                 sent = sent_fields(fields, False)
@@ -280,6 +291,10 @@ class Request:
     def is_ignored(self) -> bool:
         """Whether a condition was sent and not compared so far."""
         return bool(self.sent) and not self.compared
+
+    def unstored(self) -> tuple[str, ...]:
+        """Return the tables that were written for it without COMMIT so far, or at all."""
+        return (*self.lost, *(name for one in self.writing for name in one.tables()))
 
     @property
     def forbids_change(self) -> bool:

@@ -15,7 +15,8 @@ locks           rows are locked; how long another transaction's lock is waited f
 waits           connections that wait for a lock, and how much a statement locks
 values          rows by their keys, the form in which a column keeps a value, names and texts
 quoting         comments, literals and quoted names in SQL text
-connections     notes on a connection: statements to undo it with, and how its transaction ended
+connections     notes on a connection: statements to undo it with, and the error that lost it
+transaction_ends  transactions that end before their COMMIT, which is then refused
 switch          from autocommit into a transaction, once; the effects of a statement
 transient       errors after which another run may succeed
 engines         an engine from a URL, and work done on a sync or an async engine

@@ -286,24 +286,41 @@ class Database(RowLocks, Values, Waits):
         """
         raise NotImplementedError(connection.dialect.name)
 
-    #: Whether a statement's error may end the transaction, or leave one that can only roll back.
-    #: Without it none of the next three is read.
-    errors_end: bool = False
+    # -- the end of a transaction (asked by optilock.dialects.transaction_ends) --------------------
 
-    def transaction_failed(self, connection: sa.Connection) -> bool:
-        """Return whether COMMIT would silently roll back, after an error in the transaction."""
-        return False
-
+    #: Whether it is known when a transaction has ended before its COMMIT.
+    follows_transactions: bool = False
     #: Whether COMMIT silently rolls back after an error earlier in the transaction.
     commits_in_silence: bool = False
     #: Whether an error at RELEASE leaves a transaction that can only roll back.
     release_may_fail_all: bool = False
-    #: Whether some errors make the database roll back the *whole* transaction, and treat the next
-    #: statement as the first of another one.
-    ends_transactions: bool = False
+    #: Whether SAVEPOINT is sent without a round trip.
+    savepoints_are_free: bool = False
 
-    def ends_transaction(self, error: BaseException) -> bool:
-        """Return whether ``error`` is such an error."""
+    def ends_transaction(
+        self, error: BaseException, connection: sa.Connection | None = None
+    ) -> bool:
+        """Return whether the database has rolled back the *whole* transaction with ``error``.
+
+        The next statement is then the first of another one. The ``connection`` that has raised the
+        error may be asked.
+        """
+        return False
+
+    def may_restart(self, statement: str) -> bool:
+        """Return whether a statement may end the transaction and begin another one at once."""
+        return False
+
+    def is_without_savepoint(self, error: BaseException) -> bool:
+        """Return whether RELEASE failed because there is no such savepoint."""
+        return True
+
+    def knows_failed(self, connection: Any) -> bool | None:
+        """Return whether a driver's connection is in a transaction that failed; None: unknown."""
+        return None
+
+    def transaction_failed(self, connection: sa.Connection) -> bool:
+        """Return whether COMMIT would silently roll back, after an error in the transaction."""
         return False
 
     # -- several servers that write the same rows --------------------------------------------------

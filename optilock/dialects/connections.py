@@ -1,23 +1,9 @@
-"""Notes on a connection: steps to undo before it is pooled, and errors that ended its work.
+"""Notes on a connection: steps to undo before it is pooled, and the error with which it was lost.
 
 **Undone.** Settings that a unit of work makes on a connection are undone when it is returned. On
 every path back (commit, rollback, an error, a session that was only closed) the pool's ``checkin``
 event comes last, before another user can get the connection. A connection that cannot be put right
 is thrown away.
-
-**Ended early.** MariaDB answers some errors by rolling back the *whole* transaction and then takes
-the next statement as the first of a new one. A program that swallows such an error would commit the
-second half of its work. So optilock reports the transaction's end to SQLAlchemy, which then refuses
-every further statement and COMMIT on that connection until the rollback. The error is kept until
-then, and a unit of work checks for it before COMMIT.
-
-The savepoints of the transaction are gone as well. Rolling back to one would fail with an error of
-its own, which hides the cause (1305, "SAVEPOINT does not exist"). So inside a savepoint optilock
-reports a lost connection to SQLAlchemy, which sends nothing more on it and discards it.
-
-The same happens if PostgreSQL fails at RELEASE. SQLAlchemy believes that this savepoint is gone and
-never rolls back to it, and PostgreSQL would answer the COMMIT of the outer transaction with
-ROLLBACK and no error.
 
 **Lost.** The first error with which a connection was lost is kept: a program that catches it inside
 a unit of work meets SQLAlchemy's refusals, which give no reason and never end.
@@ -29,13 +15,6 @@ SQLAlchemy. The next attempt opens a new one, perhaps to a server that can write
 **Old plans.** A migration that alters a table makes each connection of the pool refuse, once, the
 statements that its driver has prepared. That connection goes on after a rollback. The pool replaces
 its others at their next checkout, or a unit would meet them one by one.
-
-**Failed.** PostgreSQL refuses every statement after an error, until the transaction or a savepoint
-is rolled back. It does not refuse COMMIT: that is answered with ROLLBACK, and no error. A program
-that swallows the error and commits would believe that its work is stored. So from the first error
-of a transaction on, each COMMIT is checked, and a failed transaction is rolled back with an error.
-A transaction without an error pays nothing. An error inside a savepoint needs no check: the server
-refuses RELEASE of a failed one.
 """
 
 from __future__ import annotations
@@ -53,36 +32,39 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from optilock.dialects.base import Database
 from optilock.dialects.causes import is_raised_by
-from optilock.errors import OptilockError
-from optilock.undocumented.connections import demand_rollback, renew_pool, thrown_away_on_error
-from optilock.undocumented.statements import listen_on
+from optilock.dialects.transaction_ends import (
+    is_watched,
+    note_error,
+    watch_dialect,
+    watch_transaction,
+)
+from optilock.undocumented.connections import renew_pool, thrown_away_on_error
 
-#: An attribute of a connection that is watched: the transaction that was ended, and the error.
-_ENDED = "_optilock_ended"
 #: Whether only its server knows that server's locks.
 _watched: WeakKeyDictionary[Dialect, bool] = WeakKeyDictionary()
 
 
 def watch_errors(connection: Connection, database: Database) -> bool:
-    """From here on, remember on ``connection`` the error that ends its transaction.
+    """From here on, follow the transaction of ``connection``, and remember a lost connection.
 
     A new engine gets its listeners here.
 
     ``True``: COMMIT reports conflicts with the writers of other servers.
     """
-    if not hasattr(connection, _ENDED):
-        setattr(connection, _ENDED, (None, None))
     dialect = connection.dialect
     known = _watched.get(dialect)
     if known is not None:
+        watch_transaction(connection, database)
         return known
     _watched[dialect] = local = database.locks_are_local(connection)
     database.describe_once(dialect)
+    watch_dialect(dialect)
+    watch_transaction(connection, database)
 
     @event.listens_for(connection.engine, "handle_error")
     def handle_error(context: ExceptionContext) -> BaseException | None:
         given = context.connection
-        if given is None or _ENDED not in given.__dict__:
+        if given is None or not is_watched(given):
             return None
         wrapped = _wrap_error_of_stream(given, context, database)
         out = not context.is_disconnect and database.is_out(given, context.original_exception)
@@ -93,7 +75,7 @@ def watch_errors(connection: Connection, database: Database) -> bool:
             return wrapped
         if database.has_old_plans(context.original_exception):
             renew_pool(given)
-        _note_ended(given, context, database)
+        note_error(given, context, database)
         return wrapped
 
     return local
@@ -116,35 +98,6 @@ def _wrap_error_of_stream(
     return DBAPIError(None, None, error, connection_invalidated=context.is_disconnect)
 
 
-def _note_ended(given: Connection, context: ExceptionContext, database: Database) -> None:
-    """Note an error that has ended the transaction, and refuse its COMMIT."""
-    outside = context.statement is not None and not given.in_nested_transaction()
-    if database.commits_in_silence and outside:
-        _look_at_commit(given, database, context.original_exception)
-    at_release = database.release_may_fail_all and _is_release(context.statement)
-    if not (at_release or database.ends_transaction(context.original_exception)):
-        return
-    if error_that_ended(given) is None:
-        ended = given.get_transaction(), context.original_exception
-        setattr(given, _ENDED, ended)
-    if given.in_nested_transaction():
-        context.is_disconnect = True
-        context.invalidate_pool_on_disconnect = False  # the others are as good as before
-    elif outside:  # COMMIT has ended it anyway
-        demand_rollback(given)
-
-
-def _is_release(statement: str | None) -> bool:
-    return statement is not None and statement.startswith("RELEASE SAVEPOINT")
-
-
-def error_that_ended(connection: Connection) -> BaseException | None:
-    """The error with which the database ended the transaction of ``connection`` early."""
-    transaction, error = getattr(connection, _ENDED, (None, None))
-    same = transaction is not None and transaction is connection.get_transaction()
-    return error if same else None
-
-
 #: An attribute of a connection: the error with which it was lost.
 _LOST = "_optilock_lost"
 
@@ -161,38 +114,6 @@ def error_that_lost(connection: Connection) -> BaseException | None:
     """
     error: BaseException | None = connection.__dict__.get(_LOST)
     return error
-
-
-#: An attribute of a connection: the transaction in which there was an error, and the first error.
-_FAILED_IN = "_optilock_failed"
-
-
-def _look_at_commit(connection: Connection, database: Database, error: BaseException) -> None:
-    """From here on, refuse COMMIT of the connection's transaction if ``error`` has ended it."""
-    transaction, told = connection.get_transaction(), connection.__dict__.get(_FAILED_IN)
-    if transaction is None or (told is not None and told[0] is transaction):
-        return
-    connection.__dict__[_FAILED_IN] = transaction, error
-    if told is not None:
-        return  # an earlier transaction of the connection had an error
-
-    def commit(connection: Connection) -> None:
-        transaction, error = connection.__dict__[_FAILED_IN]
-        if transaction is not connection.get_transaction():
-            return
-        if database.transaction_failed(connection):
-            connection.dialect.do_rollback(connection.connection)  # as COMMIT would have done
-            raise OptilockError(_FAILED) from error
-
-    listen_on(connection, "commit", commit)
-
-
-_FAILED = (
-    "this transaction cannot be committed: the database ended it with an error at an earlier"
-    " statement, and that error was caught. The database would have answered COMMIT by rolling"
-    " back, without a word. Nothing is stored. Let the error out and roll back, or try the"
-    " statement in a savepoint (session.begin_nested()), which can be undone alone."
-)
 
 
 @contextmanager

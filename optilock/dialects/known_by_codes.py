@@ -41,7 +41,7 @@ class OverPostgreSQLsDrivers(KnownByCodes):
 
     causes = PostgreSQL.causes
     lost_before_commit = PostgreSQL.lost_before_commit
-    errors_end = PostgreSQL.errors_end
+    follows_transactions = PostgreSQL.follows_transactions
     release_may_fail_all = PostgreSQL.release_may_fail_all
     commits_in_silence = PostgreSQL.commits_in_silence
 
@@ -50,6 +50,12 @@ class OverPostgreSQLsDrivers(KnownByCodes):
 
     def transaction_failed(self, connection: Connection) -> bool:
         return PostgreSQL().transaction_failed(connection)
+
+    def has_open_transaction(self, connection: Any) -> bool | None:
+        return PostgreSQL().has_open_transaction(connection)
+
+    def knows_failed(self, connection: Any) -> bool | None:
+        return PostgreSQL().knows_failed(connection)
 
 
 @register
@@ -195,10 +201,9 @@ class SQLServer(KnownByCodes):
             yield first
             yield first[:2]
 
-    errors_end = True
-    ends_transactions = True
+    follows_transactions = True
 
-    def ends_transaction(self, error: BaseException) -> bool:
+    def ends_transaction(self, error: BaseException, connection: Connection | None = None) -> bool:
         """Return whether the error rolled back everything: a deadlock or a conflict does."""
         return any(
             self.causes.get(code) in (Cause.CONFLICT, Cause.DEADLOCK) for code in self.codes(error)

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from enum import IntEnum
 from functools import lru_cache, partial
 from typing import Any
@@ -29,6 +30,7 @@ from optilock.dialects.base import Database, Switch
 from optilock.dialects.connections import undo_at_checkin
 from optilock.dialects.locks import BEGINS
 from optilock.dialects.rows import execute_unguarded
+from optilock.dialects.transaction_ends import ignore_ends, refuse_ended
 from optilock.dialects.transient import answer_unknown
 from optilock.errors import OptilockError
 from optilock.undocumented.statements import is_server_side
@@ -82,12 +84,12 @@ class OneStatement:
         if self._switch.begun or len(together) != 1 or self._switch.has_spoken():
             return None
         (writes,) = together
-        try:
+        refuse_ended(connection)
+        with ignore_ends(connection), suppress(Interposed):
             if len(writes) == 1:
                 return self._send_row(connection, writes[0], alone)
             return self._send_rows(connection, writes, database)
-        except Interposed:
-            return None
+        return None
 
     def _send_row(
         self, connection: Connection, write: Write, alone: SingleWrite | None
@@ -228,6 +230,25 @@ class Residue(IntEnum):
     ROW_LOCKS = 1
     #: Changed rows, settings, locks of other kinds, savepoints, or unknown effects.
     MORE = 2
+
+
+#: How one statement on rows begins.
+_OF_ROWS = frozenset({"SELECT", "INSERT", "UPDATE", "DELETE", "REPLAC"})
+_COMMENT = r"(?:/\*.*?\*/|--[^\n]*(?:\n|\Z)|#[^\n]*(?:\n|\Z)|\s)*"
+_FIRST_WORDS = re.compile(
+    rf"(?:\A|;){_COMMENT}\(*([A-Za-z]+){_COMMENT}(?:(?:WORK|TRANSACTION)\b{_COMMENT})?(TO\b)?",
+    re.IGNORECASE | re.DOTALL,
+)
+
+
+def first_words(statement: str) -> list[tuple[str, str]]:
+    """Return the first word of each statement in a text, and the TO of ``ROLLBACK TO``.
+
+    Nothing of a text that is one statement on rows. A literal may look like another statement.
+    """
+    if statement[:6].upper() in _OF_ROWS and ";" not in statement:
+        return []
+    return [(word.upper(), to) for word, to in _FIRST_WORDS.findall(statement)]
 
 
 @lru_cache(maxsize=1000)

@@ -42,6 +42,7 @@ from optilock.errors import (
     NotCommitted,
     NotWritten,
     PreconditionFailed,
+    TransactionEnded,
     WouldOverwrite,
 )
 from optilock.undocumented.connections import (
@@ -61,12 +62,16 @@ def is_transient(error: BaseException) -> bool:
 
     True for conflicts (``ConcurrencyError``, SQLAlchemy's ``StaleDataError``), deadlocks, lock
     timeouts, connections lost before COMMIT, ``NotCommitted``, connects that found no server, and
-    tables that were altered under a prepared statement. False for everything else, among it a
+    tables that were altered under a prepared statement. True for ``TransactionEnded`` after such an
+    error. False for everything else, among it a
     password or a database that the server does not know, ``PreconditionFailed``, ``NotWritten``,
     ``WouldOverwrite``, ``MovedByOwnStatement``, ``CommitOutcomeUnknown``, a statement timeout and a
     violated constraint.
     """
     error = error_before_rollback(error)
+    if isinstance(error, TransactionEnded):
+        cause = error.__cause__
+        return cause is not None and cause_of(_wrapped(cause)) in _PASSING
     if isinstance(error, (PreconditionFailed, NotWritten, *FINAL)):
         return False
     if isinstance(error, (StaleDataError, NotCommitted)):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from sqlalchemy import Connection, Dialect
@@ -71,6 +72,10 @@ class Waits:
     def has_open_transaction(self, connection: Any) -> bool | None:
         """Return whether a transaction of a driver's connection is open; ``None``: unknown."""
         return None
+
+    def open_transactions(self, connection: Any) -> Callable[[], bool | None]:
+        """Return what asks a driver's connection the same, again and again."""
+        return partial(self.has_open_transaction, connection)
 
     def has_open_pipeline(self, connection: Any) -> bool:
         """Return whether the driver sends statements without waiting for their results."""

@@ -23,6 +23,7 @@
     ├── CommitOutcomeUnknown                the connection was lost inside COMMIT
     ├── NotCommitted                        ... and the work is certainly not stored
     ├── SelfDeadlock                        a session would wait for another one of its own caller
+    ├── TransactionEnded (PendingRollbackError)  it ended before its COMMIT, and cannot be committed
     ├── KeyReused                           the key of a unit stands for another call (422)
     ├── KeyInUse                            a transaction that has not ended has the key (409)
     ├── AlreadyDone                         the unit of the key is stored: see ``.result``
@@ -63,6 +64,7 @@ from optilock.errors.base import (
     OptilockError,
     SelfDeadlock,
     SeparateUnitWarning,
+    TransactionEnded,
     UnguardedStatement,
     UnguardedStatementWarning,
     UnversionedMergeWarning,
@@ -114,6 +116,7 @@ __all__ = [
     "PreconditionRequired",
     "SelfDeadlock",
     "SeparateUnitWarning",
+    "TransactionEnded",
     "UnguardedStatement",
     "UnguardedStatementWarning",
     "UnversionedMergeWarning",

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
+from sqlalchemy.exc import PendingRollbackError
+
 E = TypeVar("E", bound=BaseException)
 
 
@@ -51,6 +53,16 @@ class SelfDeadlock(OptilockError):
     holder: str = ""
     #: The unit, or the session, that would wait for it.
     waiter: str = ""
+
+
+class TransactionEnded(OptilockError, PendingRollbackError):
+    """The transaction has ended before its COMMIT, and was not committed in its second half.
+
+    The database has ended it with an error that was caught, or the program has done so: with COMMIT
+    or ROLLBACK in SQL text, with the driver's own connection, with DDL that commits. Until a
+    rollback its statements and its COMMIT raise this. ``__cause__`` is the database's error, if
+    there was one. It is transient if that error is.
+    """
 
 
 class CannotMerge(OptilockError):

@@ -68,12 +68,17 @@ def after_commit(session: OfUnit, function: Callable[[*Args], object], *args: *A
             "after_commit() got an async function in a unit of sync sessions, where nothing could"
             " await it: give it a plain def, or use AsyncUnitOfWork."
         )
+    owner.hooks.append(Hook(function, args, open_savepoints(sync)))
+
+
+def open_savepoints(session: Session) -> tuple[object, ...]:
+    """Return the open savepoints of a session, the innermost first."""
     savepoints = []
-    nested: Any = sync.get_nested_transaction()
+    nested: Any = session.get_nested_transaction()
     while nested is not None and nested.nested:
         savepoints.append(nested)
         nested = nested.parent
-    owner.hooks.append(Hook(function, args, tuple(savepoints)))
+    return tuple(savepoints)
 
 
 def owner_of_unit(session: Any, call: str) -> tuple[Any, Session]:

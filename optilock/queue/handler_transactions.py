@@ -15,7 +15,10 @@ from typing import Any
 from sqlalchemy import Connection
 
 from optilock.coroutines import result_of
+from optilock.dialects import database_of
+from optilock.dialects.connections import watch_errors
 from optilock.dialects.queue_sql import HandlerConnection, Messages
+from optilock.dialects.transaction_ends import share_transaction
 from optilock.queue.messages import Message, token_of
 
 _log = logging.getLogger("optilock.queue")
@@ -31,6 +34,8 @@ class HandlerTransactions:
 
     def begun(self, message: Message, connection: Connection) -> None:
         """Note the connection on which the handler of ``message`` works."""
+        watch_errors(connection, database_of(connection.dialect))
+        share_transaction(connection)
         known = self._store.known_by(connection)
         self._open[message.receipt] = HandlerConnection(connection, known)
 

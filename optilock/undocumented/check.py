@@ -36,6 +36,7 @@ from optilock.undocumented.names import not_found
 #: the point names its owner in this package, or the method of the class that has it. Of two owners,
 #: and of two names, either will do.
 NEEDED: Mapping[str, str] = {
+    "sqlalchemy.orm:Session": "session._autobegin_t",
     "sqlalchemy.orm.attributes:AttributeImpl|_AttributeImpl": "impl.sethasparent",
     "sqlalchemy.orm:Mapper": (
         "mapper._add_with_polymorphic_subclass mapper.exclude_properties"

@@ -131,16 +131,6 @@ _commits = {
 }
 
 
-def demand_rollback(connection: Connection) -> None:
-    """Let the connection refuse statements and COMMIT until its transaction is rolled back.
-
-    So SQLAlchemy leaves a transaction whose COMMIT has failed.
-    """
-    transaction = connection.get_transaction()
-    if transaction is not None:
-        transaction.is_active = False
-
-
 def set_options(connection: Connection, options: Mapping[str, Any]) -> None:
     """Call ``connection.execution_options(...)`` on a new connection, and close it if that fails.
 
@@ -200,12 +190,6 @@ def _throw_away(record: _ConnectionRecord) -> None:
 def renew_pool(connection: Connection) -> None:
     """Let the pool make its connections again, each when it is next needed."""
     connection.engine.pool._invalidate(connection.connection, _checkin=False)
-
-
-def demands_rollback(connection: Connection) -> bool:
-    """Return whether the connection refuses statements until a rollback."""
-    transaction = connection.get_transaction()
-    return transaction is not None and not transaction.is_active
 
 
 _OF_STATEMENTS = (

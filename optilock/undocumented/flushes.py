@@ -246,6 +246,11 @@ def classes_to_flush(session: Session) -> set[Mapper[Any]]:
 _mapper_of: Callable[[State], Mapper[Any]] = attrgetter("manager.mapper")
 
 
+def begin_never_again(session: Session, refuse: Callable[..., Any]) -> None:
+    """Call ``refuse`` where the session would begin a transaction, and for each added object."""
+    session._autobegin_t = refuse  # type: ignore[method-assign]
+
+
 def is_flushing(session: Session) -> bool:
     """Return whether a flush is running."""
     return bool(session._flushing)

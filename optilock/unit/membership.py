@@ -16,6 +16,7 @@ from sqlalchemy.exc import DBAPIError
 
 from optilock.errors import ConfigurationError, SeparateUnitWarning
 from optilock.exactly_once.errors import AlreadyDone, KeyReused
+from optilock.exactly_once.hooks import open_savepoints
 from optilock.exactly_once.keys import KeyedCall
 from optilock.exactly_once.units import claim, store_result
 from optilock.unit import running_units
@@ -178,7 +179,10 @@ def find_unit_around(engine: Engine) -> OwnTransaction | None:
 
 
 class JoinedPlace:
-    """A place in the outer unit: it commits nothing, and an error dooms the outer unit."""
+    """A place in the outer unit: it commits nothing, and an error dooms the outer unit.
+
+    Inside a savepoint the error dooms that alone: once it is rolled back, nothing is left of this.
+    """
 
     def __init__(self, outer: OwnTransaction, call: KeyedCall | None) -> None:
         self.outer, self.call = outer, call
@@ -192,7 +196,7 @@ class JoinedPlace:
         except (AlreadyDone, KeyReused):  # nothing was written
             raise
         except BaseException as error:
-            self.outer.doom(error)
+            self._doom(error)
             raise
 
     def prepare(self) -> None:
@@ -203,7 +207,10 @@ class JoinedPlace:
         if self.call is not None:
             self.outer.calls.remove(self.call)
         if error is not None:
-            self.outer.doom(error)
+            self._doom(error)
+
+    def _doom(self, error: BaseException) -> None:
+        self.outer.doom(error, open_savepoints(self.outer.session))
 
 
 class SavepointPlace:
@@ -224,6 +231,7 @@ class SavepointPlace:
         self.outer.calls.append(self.call)
 
     def prepare(self) -> None:
+        self.outer.refuse_doomed(self._nested)
         self.outer.session.flush()
         if self.call is not None:
             store_result(self.outer.session, self.call)
@@ -235,7 +243,11 @@ class SavepointPlace:
 
     def _end(self, error: BaseException | None) -> None:
         if error is None:
-            self._nested.commit()
+            try:
+                self._nested.commit()
+            except BaseException as failed:
+                self._undo(failed)
+                raise
         elif self._is_open():
             self._undo(error)
 

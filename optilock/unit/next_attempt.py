@@ -27,6 +27,7 @@ from sqlalchemy.orm import Session
 
 from optilock.dialects import database_of
 from optilock.dialects.locks import BEGINS
+from optilock.dialects.transaction_ends import is_over
 from optilock.errors import ConcurrencyError
 from optilock.undocumented.flushes import HeldConnections, leave_connections, take_connections
 from optilock.unit.heat import Key
@@ -142,7 +143,7 @@ def _has_only_read(own: Any) -> bool:
     parts = [part for part in own.options.all_parts if type(part) is not PipelinedPart]
     if len(parts) > 1 or len(session.dispatch.after_begin) > 1:
         return False  # others would begin twice in one transaction
-    if own.doomed_by is not None:
+    if own.is_doomed:
         return False
     return not (known.sent_more or known.has_written() or known.undone)
 
@@ -157,6 +158,8 @@ def _is_alive(own: Any) -> bool:
         return False
     connection = own.connections[0]
     if connection.closed or connection.invalidated or not connection.in_transaction():
+        return False
+    if is_over(connection):
         return False
     if BEGINS in connection.info:  # of a pipelined unit, whose BEGIN went with a statement
         return False

@@ -16,6 +16,7 @@ from optilock.errors import (
     ConcurrencyError,
     ConfigurationError,
     OptilockError,
+    TransactionEnded,
 )
 from optilock.exactly_once.units import note_of
 from optilock.watched.session.record import record_of
@@ -48,18 +49,13 @@ def explain_commit(own: Any, error: BaseException) -> bool:
     return True
 
 
-def refusal_of(
-    own: Any, error: BaseException, ended: BaseException | None
-) -> tuple[OptilockError, BaseException] | None:
-    """Return why SQLAlchemy refused a call in the unit's transaction, and the cause, if known.
-
-    ``ended``: the error with which the database ended the transaction.
-    """
-    if isinstance(error, PendingRollbackError):
-        if ended is not None:
-            return OptilockError(f"{ENDED}."), ended
-        if any(one.invalidated for one in own.connections):
-            return OptilockError(_STATEMENT_INTERRUPTED), error
+def refusal_of(own: Any, error: BaseException) -> tuple[OptilockError, BaseException] | None:
+    """Return why SQLAlchemy refused a call in the unit's transaction, and the cause, if known."""
+    if isinstance(error, TransactionEnded):
+        return None
+    lost = any(one.invalidated for one in own.connections)
+    if isinstance(error, PendingRollbackError) and lost:
+        return OptilockError(_STATEMENT_INTERRUPTED), error
     if not own.session.in_transaction() and _is_of_closed_transaction(error):
         return ConfigurationError(_ENDED_INSIDE), error
     return None
@@ -99,9 +95,4 @@ _STATEMENT_INTERRUPTED = (
     " cancelled task, Ctrl-C), and the interruption was caught inside the unit. Its connection was"
     " thrown away, and nothing of the unit is stored. Let the interruption out of the unit, or let"
     " the database limit the time, for example with optilock.lock(obj, timeout=...)."
-)
-ENDED = (
-    "this unit of work cannot be committed: the database ended its transaction with an error at an"
-    " earlier statement, and that error was caught inside the unit. Let it out, so that the unit"
-    " runs again"
 )

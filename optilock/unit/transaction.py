@@ -14,28 +14,28 @@ import logging
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError, InvalidRequestError
 from sqlalchemy.orm import Session
 
 from optilock import events
-from optilock.dialects import Database, database_of
-from optilock.dialects.connections import error_that_ended, error_that_lost, roll_back_all
+from optilock.dialects import Database
+from optilock.dialects.connections import error_that_lost, roll_back_all
 from optilock.dialects.transient import ended_by_conflict
 from optilock.errors import ConfigurationError, OptilockError, SelfDeadlock
 from optilock.exactly_once.hooks import Hook
 from optilock.exactly_once.keys import KeyedCall
 from optilock.exactly_once.units import TokenOfUnit
 from optilock.serialize import without_handled
-from optilock.undocumented.flushes import was_committed
+from optilock.undocumented.flushes import begin_never_again, was_committed
 from optilock.unit import parts as parts_of_every_unit
 from optilock.unit import running_units
 from optilock.unit.failures import note_failure
 from optilock.unit.next_attempt import NextAttempt
 from optilock.unit.options import Options
-from optilock.unit.outcomes import ENDED, explain_commit, refusal_of
+from optilock.unit.outcomes import explain_commit, refusal_of
 from optilock.unit.parts import Part, leave_parts
 from optilock.unit.refused_locks import note_added_lock
 from optilock.unit.round_trips import flush_inside_commit
@@ -87,14 +87,14 @@ class OwnTransaction:
         self.options = options
         self.standing = parts_of_every_unit.standing
         self.parts = options.all_parts + self.standing
-        self.doomed_by: BaseException | None = None
+        #: Errors after which nothing may be committed, unless one of the savepoints is undone that
+        #: were open then.
+        self._dooms: list[tuple[BaseException, tuple[object, ...]]] = []
         #: The database's error with which a savepoint could not be undone.
         self.broken_by: BaseException | None = None
         #: The session of a scope, which this unit's session replaces.
         self.replaced: ReplacedSession | None = None
         self.connections: list[Connection] = []
-        #: Those of them on which an error may end the transaction.
-        self._may_end: list[Connection] = []
         self._leaving = self._committing = self._open = False
         self.routes: dict[Engine, Engine] = {}
         #: The objects before a flush that goes with COMMIT, with their values.
@@ -139,8 +139,7 @@ class OwnTransaction:
             ConfigurationError: objects of the scope's other session were changed inside.
             ConcurrencyError: the flush met a conflict.
         """
-        if self.doomed_by is not None:
-            self._refuse_because_of(self.doomed_by)
+        self.refuse_doomed()
         if self.replaced is not None:
             self.replaced.refuse_changes()
         self._open = self.session.in_transaction()
@@ -149,8 +148,7 @@ class OwnTransaction:
         for part in self.parts:
             if type(part).before_flush is not Part.before_flush:  # a call of every unit
                 part.before_flush(self.session)
-        if self._may_end:
-            self._refuse_if_ended()
+        self._raise_what_broke()
         if flush_inside_commit(self.session, self.parts):
             if self.token is not None:
                 self._unflushed = values_of(self.session, flushed=False)
@@ -202,10 +200,22 @@ class OwnTransaction:
             leave_parts(self.standing, self.session)
             raise
 
-    def doom(self, error: BaseException) -> None:
-        """Refuse to commit from here on, because of ``error``; the first one counts."""
-        if self.doomed_by is None:
-            self.doomed_by = error
+    def doom(self, error: BaseException, savepoints: tuple[object, ...] = ()) -> None:
+        """Refuse to commit from here on, because of ``error``; the first one counts.
+
+        Not any more once one of the savepoints is rolled back, and the failed work with it.
+        """
+        self._dooms.append((error, savepoints))
+
+    @property
+    def is_doomed(self) -> bool:
+        return bool(self._dooms)
+
+    def refuse_doomed(self, savepoint: object = None) -> None:
+        """Raise an error if an inner unit has failed, in this savepoint if one is given."""
+        for error, savepoints in self._dooms:
+            if savepoint is None or savepoint in savepoints:
+                self._refuse_because_of(error)
 
     # -- called by the session --------------------------------------------------------------------
 
@@ -242,14 +252,11 @@ class OwnTransaction:
 
     def connected(self, connection: Connection, database: Database) -> None:
         self.connections.append(connection)
-        if database.errors_end:
-            self._may_end.append(connection)
         try:
             if not connection.dialect.supports_sane_rowcount:
                 require_row_counts(connection.dialect)
             if not self.options.short:
                 self._refuse_autocommit(connection)
-            database.begin_savepoints(connection)
             for part in self.parts:
                 if type(part).connected is not Part.connected:
                     part.connected(self.session, connection)
@@ -277,8 +284,9 @@ class OwnTransaction:
         self._committing = True
 
     def savepoint_undone(self, savepoint: object) -> None:
-        """Drop what was to follow COMMIT inside of a savepoint that is rolled back."""
+        """Drop what was to follow COMMIT, or prevents it, inside of a savepoint that is undone."""
         self.hooks = [hook for hook in self.hooks if savepoint not in hook.savepoints]
+        self._dooms = [doom for doom in self._dooms if savepoint not in doom[1]]
 
     # -- the end -----------------------------------------------------------------------------------
 
@@ -319,7 +327,7 @@ class OwnTransaction:
             self._note_committed(written)
             return False
         conflict = ended_by_conflict(error, at_commit=self._committing)
-        refused = refusal_of(self, error, self._ended_by())
+        refused = refusal_of(self, error)
         if conflict:
             capture(self.session)
         kept = self._values()
@@ -387,6 +395,7 @@ class OwnTransaction:
                 forget_engine_choice(self.session)
             self._transaction.__exit__(OptilockError, None, None)
             self.session.close()
+            begin_never_again(self.session, _refuse_after_the_end)
             if error is not None and not self.is_stored:
                 note_failure(self, error)
 
@@ -404,30 +413,19 @@ class OwnTransaction:
 
     def _raise_what_broke(self) -> None:
         """Raise the first error after which nothing could be done, though the program caught it."""
-        for connection in self._may_end:
+        for connection in self.connections:
             if (error := error_that_lost(connection)) is not None:
                 raise error
         if self.broken_by is not None:
             raise self.broken_by
 
-    def _ended_by(self) -> BaseException | None:
-        """Return the error with which the database ended the transaction."""
-        for connection in self._may_end:
-            if (error := error_that_ended(connection)) is not None:
-                return error
-        return None
 
-    def _refuse_if_ended(self) -> None:
-        self._raise_what_broke()
-        if (error := self._ended_by()) is not None:
-            raise OptilockError(f"{ENDED}.") from error
-        for connection in self._may_end:
-            if connection.invalidated or connection.closed:
-                continue
-            if database_of(connection.dialect).transaction_failed(connection):
-                raise OptilockError(
-                    f"{ENDED}, or try the statement in a savepoint (session.begin_nested())."
-                )
+def _refuse_after_the_end(*_: Any, **__: Any) -> NoReturn:
+    raise ConfigurationError(
+        "this session belongs to a unit of work that has ended: nothing that it sends would be"
+        " committed. Open a unit where the work goes on (a background task, a stream, a thread):"
+        " with UnitOfWork(sessions) as session. Nothing was sent."
+    )
 
 
 _COMMITTED_INSIDE = (

@@ -6,6 +6,7 @@ Without a framework:
 page of another origin needs.
 :mod:`~optilock.web.problems` turns an error into a problem document (RFC 9457), and describes
 these documents for OpenAPI.
+:mod:`~optilock.web.stored_answers` holds an answer of success back until its writes are stored.
 :mod:`~optilock.web.row_values` picks the values of a row that such a document shows.
 :mod:`~optilock.web.keys` makes the key of a unit of work from an ``Idempotency-Key``.
 :mod:`~optilock.web.units` makes one unit of work of one request, and names the extra of a framework

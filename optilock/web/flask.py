@@ -41,6 +41,7 @@ from optilock.preconditions.entity_tags import PLAIN, ETags
 from optilock.web.conditions import NO_FIELDS, STRICT, Conditions, Policy, of_not_modified
 from optilock.web.keys import once_of
 from optilock.web.problems import ERRORS, MEDIA_TYPE, OF_VALUES, problem_of
+from optilock.web.stored_answers import not_stored
 
 with extra("flask"):
     from flask import Flask, Response, current_app, has_request_context, request
@@ -86,6 +87,7 @@ class Optilock:
         register_finder(_served)
         for kind in (*ERRORS, *OF_VALUES):
             app.register_error_handler(kind, self._answer)
+        app.after_request(_answer_stored)
 
     @property
     def etags(self) -> ETags:
@@ -142,6 +144,15 @@ class Optilock:
             raise error
         headers = dict(problem.headers)
         return Response(problem.content(), problem.status, headers, mimetype=MEDIA_TYPE)
+
+
+def _answer_stored(response: Response) -> Response:
+    """Return the answer, or a 500 if a change of the request is not stored."""
+    served = _served() if response.status_code < 400 else None
+    problem = None if served is None else not_stored(served)
+    if problem is None:
+        return response
+    return Response(problem.content(), problem.status, mimetype=MEDIA_TYPE)
 
 
 def _served() -> Request | None:

@@ -37,7 +37,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any
 
-from optilock.conditions.request import serving
+from optilock.conditions.request import Request as Served
 from optilock.dialects import unwrapped_errors
 from optilock.errors.base import extra
 from optilock.preconditions.entity_tags import PLAIN, ETags
@@ -56,6 +56,7 @@ from optilock.web.conditions import (
 from optilock.web.conditions import Conditions as _Conditions
 from optilock.web.keys import once_of_request as once_of
 from optilock.web.problems import ERRORS, MEDIA_TYPE, OF_VALUES, problem_of
+from optilock.web.stored_answers import serve_and_answer
 from optilock.web.units import session_of_request
 
 with extra("litestar"):
@@ -145,8 +146,8 @@ def _serving(app: ASGIApp) -> ASGIApp:
     """Let the condition of a request meet the writes of its units (optilock.conditions.request)."""
 
     async def serve(scope: Scope, receive: Receive, send: Send) -> None:
-        with serving(str(scope.get("method", "GET")), scope["headers"]):
-            await app(scope, receive, send)
+        served = Served(str(scope.get("method", "GET")), scope["headers"])
+        await serve_and_answer(served, app, scope, receive, send)
 
     return serve
 

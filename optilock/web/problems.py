@@ -43,6 +43,7 @@ key-in-use, key-reused         409, 422  KeyInUse, with ``Retry-After``; KeyReus
 precondition-failed            412       PreconditionFailed
 precondition-required          428       PreconditionRequired
 condition-not-compared         501       ConditionNotCompared, which is logged: a fault of the route
+not-stored                     500       no error: a session closed without COMMIT, which is logged
 not-written                    403       NotWritten
 outcome-unknown                500       CommitOutcomeUnknown
 try-again                      503       a passing error of the database, ``is_transient``
@@ -296,6 +297,9 @@ NOT_COMPARED = Kind(
     "This resource does not compare the condition that the request carries, so it was not changed."
     " Nothing was stored.",
     title="Not Implemented",
+)
+NOT_STORED = Kind(
+    "not-stored", 500, "The server has not stored the change. Nothing was stored. Try again later."
 )
 BAD_ENTITY = Kind("bad-entity", 400, "What was sent cannot be stored as it is. Nothing was stored.")
 NOT_FOUND = Kind(

@@ -31,13 +31,13 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 
 from optilock.conditions.request import Request as Served
-from optilock.conditions.request import serving
 from optilock.dialects import unwrapped_errors
 from optilock.errors.base import extra
 from optilock.preconditions.entity_tags import PLAIN, ETags
 from optilock.web.conditions import NO_FIELDS, STRICT, Conditions, Policy, of_not_modified
 from optilock.web.keys import once_of_request as once_of
 from optilock.web.problems import ERRORS, MEDIA_TYPE, OF_VALUES, Problem, problem_of
+from optilock.web.stored_answers import serve_and_answer
 
 with extra("starlette"):
     from starlette.requests import Request
@@ -61,6 +61,9 @@ Tags = ETags | Callable[[Request], ETags]
 class ConditionalRequests:
     """A middleware that refuses writes of versioned rows under an uncompared condition.
 
+    An answer of success waits until what was written for the condition is stored, and is a 500 if
+    its session ends without COMMIT (:mod:`optilock.web.stored_answers`).
+
     It is for any ASGI application, and covers the code inside it: put it around a middleware that
     has sessions of its own.
     """
@@ -75,8 +78,7 @@ class ConditionalRequests:
         served = scope.get(_SERVED)
         if served is None:
             served = scope[_SERVED] = Served(scope.get("method", "GET"), scope["headers"])
-        with serving(served):
-            await self.app(scope, receive, send)
+        await serve_and_answer(served, self.app, scope, receive, send)
 
 
 #: A key of a request's scope.

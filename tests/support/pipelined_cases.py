@@ -298,7 +298,7 @@ def the_first_statement_is_wrong(session: Session, world: World) -> None:
     session.execute(text("SELECT nothing FROM nowhere"))
 
 
-@case(4, 3)
+@case(3, 2)
 def an_error_is_swallowed(session: Session, world: World) -> None:
     with suppress(DBAPIError):
         session.execute(text("SELECT nothing FROM nowhere"))

@@ -31,7 +31,6 @@ from sqlalchemy import (
     update,
 )
 from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.exc import PendingRollbackError
 from sqlalchemy.orm import (
     DeclarativeBase,
     Mapped,
@@ -55,8 +54,6 @@ from optilock import ConfigurationError, Versioned
 from optilock.undocumented import check, connections, flushes, mappers, statements
 from optilock.undocumented.connections import (
     default_in_ddl,
-    demand_rollback,
-    demands_rollback,
     doubles_percents,
     has_begin_listeners,
     has_bind_expression,
@@ -297,18 +294,6 @@ def test_a_child_tells_whether_it_has_a_parent(session):
     assert is_child(instance_state(note), Book, "notes") is None
     book.notes.clear()
     assert is_child(state, Book, "notes") is False
-
-
-def test_a_connection_can_be_made_to_demand_a_rollback(session):
-    connection = session.connection()
-    assert not demands_rollback(connection)
-    demand_rollback(connection)
-    assert demands_rollback(connection)
-    for act in (lambda: session.execute(select(Page)), session.commit):
-        with pytest.raises(PendingRollbackError):
-            act()
-    session.rollback()
-    assert session.get_one(Page, 1).title == "Home"
 
 
 def test_a_session_tells_what_it_deletes_and_whether_it_flushes(session):

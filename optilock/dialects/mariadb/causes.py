@@ -52,6 +52,13 @@ class MariaDBCodes(ErrorCodes):
             yield number
 
 
+#: Errors that roll back their statement alone, in any setting of the server: rules about values,
+#: duplicate keys, parents that are missing or in use, names and syntax.
+OF_ONE_STATEMENT = frozenset(
+    {1048, 1054, 1062, 1064, 1146, 1264, 1305, 1364, 1366, 1406, 1451, 1452, 1644, 1690, 4025}
+)
+
+
 def number_of(error: BaseException | None) -> object:
     """The number that every driver has first in ``args``."""
     return error.args[0] if error is not None and error.args else None

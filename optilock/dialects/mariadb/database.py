@@ -28,7 +28,7 @@ from optilock.dialects.commit_tokens import CommitTokens
 from optilock.dialects.connections import undo_at_checkin
 from optilock.dialects.locks import BEGINS, KeyValues, Wait
 from optilock.dialects.mariadb import galera
-from optilock.dialects.mariadb.causes import MariaDBCodes, number_of
+from optilock.dialects.mariadb.causes import OF_ONE_STATEMENT, MariaDBCodes, number_of
 from optilock.dialects.mariadb.commit_tokens import MariaDBTokens
 from optilock.dialects.mariadb.migrations import (
     MariaDBCatalogue,
@@ -54,7 +54,7 @@ from optilock.dialects.queue_sql import Messages, Place
 from optilock.dialects.quoting import ALL_OF_MARIADB, ALL_OF_MARIADB_ANSI, Quoting
 from optilock.dialects.registry import register
 from optilock.dialects.scope_rows import ScopeRows
-from optilock.dialects.switch import open_switch
+from optilock.dialects.switch import first_words, open_switch
 from optilock.dialects.waits import KEEP_SNAPSHOT, Reach, level_of
 from optilock.errors import ConfigurationError
 from optilock.mapped import Identity
@@ -66,6 +66,15 @@ from optilock.tokens.sql_functions import (
     StatementTime,
 )
 from optilock.undocumented.connections import level_on_connect, skips_rollback
+
+#: Commands that end no transaction, unless the server's answer shows it (SET autocommit). All
+#: others commit (https://mariadb.com/kb/en/sql-statements-that-cause-an-implicit-commit/), or run
+#: statements that may.
+_STAYS = frozenset(
+    {"SELECT", "INSERT", "UPDATE", "DELETE", "REPLACE", "WITH", "VALUES", "TABLE", "SET", "DO"}
+    | {"SHOW", "EXPLAIN", "DESCRIBE", "DESC", "SAVEPOINT", "RELEASE", "KILL", "USE", "GET"}
+    | {"PREPARE", "DEALLOCATE", "SIGNAL", "RESIGNAL", "LOAD", "HANDLER", "END"}
+)
 
 _SCALE = re.compile(r"\(\d+, ?(\d+)\)")
 
@@ -303,8 +312,16 @@ class MariaDB(MariaDBCodes, Database):
         return None if waits else frozenset()
 
     def has_open_transaction(self, connection: Any) -> bool | None:
-        status = getattr(connection, "server_status", None)  # PyMySQL
-        return None if status is None else bool(status & 1)  # SERVER_STATUS_IN_TRANS
+        """SERVER_STATUS_IN_TRANS of the last answer without an error (PyMySQL, asyncmy).
+
+        asyncmy keeps the status before, where the server has sent a zero.
+        """
+        status, answer = getattr(connection, "server_status", None), None
+        if status:
+            answer = getattr(connection, "_result", None)
+        if answer is not None and not answer.field_count:
+            status = answer.server_status
+        return None if status is None else bool(status & 1)
 
     def reach(self, connection: sa.Connection) -> Reach:
         """From REPEATABLE READ on, writes lock the gaps around their rows."""
@@ -392,15 +409,30 @@ class MariaDB(MariaDBCodes, Database):
             return super().autocommits(connection)
         return bool(ask()) and BEGINS not in connection.info
 
-    errors_end = True
-    ends_transactions = True
+    follows_transactions = True
 
-    def ends_transaction(self, error: BaseException) -> bool:
+    def ends_transaction(
+        self, error: BaseException, connection: sa.Connection | None = None
+    ) -> bool:
         """1213 deadlock and 1020 snapshot conflict roll back everything; 1205 its statement only.
 
+        With ``innodb_rollback_on_timeout`` 1205 does so, too. The driver only knows the
+        server's last answer without an error, so the server is asked.
         (https://mariadb.com/kb/en/mariadb-error-code-reference/)
         """
-        return number_of(error) in (1020, 1213)
+        number = number_of(error)
+        if number in (1020, 1213):
+            return True
+        if connection is None or number in OF_ONE_STATEMENT:
+            return False
+        return _has_rolled_back(connection, number)
+
+    def may_restart(self, statement: str) -> bool:
+        """A procedure may commit, DDL does; the server's answer shows the state after that."""
+        return any(word not in _STAYS and not to for word, to in first_words(statement))
+
+    def is_without_savepoint(self, error: BaseException) -> bool:
+        return number_of(error) == 1305
 
     # -- a cluster -------------------------------------------------------------------------------
 
@@ -419,6 +451,25 @@ def _through_key(query: sa.Select[Any], table: sa.Table) -> sa.Select[Any]:
     return query.with_hint(table, BY_PRIMARY) if has_primary(table) else query
 
 
+def _has_rolled_back(connection: sa.Connection, number: object) -> bool:
+    """Return whether the server has no transaction after an error; on MySQL, by its setting."""
+    if getattr(connection.dialect, "is_mariadb", False):
+        question = "SELECT NOT @@in_transaction"
+    elif number == _LOCK_TIMEOUT:
+        question = "SELECT @@innodb_rollback_on_timeout"
+    else:
+        return False
+    cursor = connection.connection.cursor()
+    try:
+        cursor.execute(question)
+        answer: Any = cursor.fetchone()
+        return bool(answer[0])
+    finally:
+        cursor.close()
+
+
+#: ER_LOCK_WAIT_TIMEOUT
+_LOCK_TIMEOUT = 1205
 #: ER_UNKNOWN_SYSTEM_VARIABLE
 _NO_SUCH_VARIABLE = 1193
 

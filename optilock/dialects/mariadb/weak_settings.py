@@ -55,6 +55,19 @@ def no_snapshot_isolation(server: Server) -> Iterator[Weakness]:
         )
 
 
+def rollback_on_timeout(server: Server) -> Iterator[Weakness]:
+    """Find a server that ends the whole transaction when a lock is waited for too long."""
+    if server.variables.get("innodb_rollback_on_timeout") == "ON":
+        yield Weakness(
+            "rollback-on-timeout",
+            False,
+            "innodb_rollback_on_timeout is on: when a lock is waited for too long (1205), the whole"
+            " transaction is rolled back, also outside of a savepoint. A program that catches the"
+            " error gets TransactionEnded at its next statement, or at COMMIT.",
+            "Turn it off (the server's default), or let the error out: the unit then runs again.",
+        )
+
+
 def node_of_a_cluster(server: Server) -> Iterator[Weakness]:
     """Find a node of a Galera cluster."""
     if server.variables.get("wsrep_on") == "ON":
@@ -86,6 +99,7 @@ def old_reads(server: Server) -> Iterator[Weakness]:
 OF_SERVER: tuple[Callable[[Server], Iterator[Weakness]], ...] = (
     counts_changed_rows,
     no_snapshot_isolation,
+    rollback_on_timeout,
     node_of_a_cluster,
     old_reads,
 )

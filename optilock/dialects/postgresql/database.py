@@ -73,7 +73,7 @@ from optilock.dialects.queue_sql import Messages, Place
 from optilock.dialects.quoting import ALL_OF_POSTGRESQL, Quoting
 from optilock.dialects.registry import register
 from optilock.dialects.scope_rows import ScopeRows
-from optilock.dialects.switch import open_switch
+from optilock.dialects.switch import first_words, open_switch
 from optilock.dialects.waits import KEEP_SNAPSHOT, Reach, level_of
 from optilock.errors import ConfigurationError
 from optilock.tokens.sql_functions import (
@@ -84,6 +84,8 @@ from optilock.tokens.sql_functions import (
     StatementTime,
 )
 
+#: The commands that end a transaction, and may begin another one (AND CHAIN).
+_ENDS = ("COMMIT", "END", "ABORT", "ROLLBACK", "PREPARE")
 #: PQTRANS_INERROR of libpq (https://www.postgresql.org/docs/current/libpq-status.html).
 _IN_ERROR = 3
 
@@ -249,9 +251,9 @@ class PostgreSQL(PostgreSQLCodes, Database):
         return frozenset(number for (number,) in cursor.fetchall())
 
     def has_open_transaction(self, connection: Any) -> bool | None:
-        info = getattr(connection, "info", None)
-        if info is not None:  # psycopg
-            return bool(info.transaction_status.value)
+        pgconn = getattr(connection, "pgconn", None)
+        if pgconn is not None:  # psycopg; in a pipeline the answers are still to come
+            return None if pgconn.pipeline_status else pgconn.transaction_status != IDLE
         asked = getattr(connection, "is_in_transaction", None)  # asyncpg
         return None if asked is None else bool(asked())
 
@@ -344,9 +346,17 @@ class PostgreSQL(PostgreSQLCodes, Database):
         undo_at_checkin(connection, put_back)
         return open_switch(connection, leave, streams_begin=True)
 
-    errors_end = True
+    follows_transactions = True
     release_may_fail_all = True
     commits_in_silence = True
+
+    def may_restart(self, statement: str) -> bool:
+        """Procedures cannot commit in a transaction block; several statements in one text can."""
+        return any(word in _ENDS and not to for word, to in first_words(statement))
+
+    def knows_failed(self, connection: Any) -> bool | None:
+        pgconn = getattr(connection, "pgconn", None)
+        return None if pgconn is None else int(pgconn.transaction_status) == _IN_ERROR
 
     def transaction_failed(self, connection: Connection) -> bool:
         """COMMIT of a failed transaction is answered with ROLLBACK, and no error.
@@ -354,9 +364,9 @@ class PostgreSQL(PostgreSQLCodes, Database):
         psycopg knows the state; other drivers are asked with a statement that does nothing,
         which a failed transaction answers with 25P02.
         """
-        pgconn = getattr(connection.connection.driver_connection, "pgconn", None)
-        if pgconn is not None:
-            return int(pgconn.transaction_status) == _IN_ERROR
+        known = self.knows_failed(connection.connection.driver_connection)
+        if known is not None:
+            return known
         switch = connection.info.get(BEGINS)
         if switch is not None and not switch.begun:
             return False  # a short unit, without a transaction

@@ -41,6 +41,7 @@ from optilock.dialects.postgresql.line import Line
 from optilock.dialects.postgresql.rows import BOUND, is_mark
 from optilock.dialects.rows import execute_unguarded
 from optilock.dialects.switch import Interposed, Residue
+from optilock.dialects.transaction_ends import ignore_ends, refuse_ended
 from optilock.undocumented.connections import has_listeners_after_statements
 
 #: A cancelled task waits for the last writes, and should not do so for ever: without another limit,
@@ -97,6 +98,19 @@ class LastWrites:
         transaction goes on, or another one has begun. Then it had nothing to lose, or only its
         locks, where all rows are ``locked`` and so none should miss.
         """
+        refuse_ended(connection)
+        with ignore_ends(connection):
+            return self._send(connection, together, database, alone, locked, checks)
+
+    def _send(
+        self,
+        connection: Connection,
+        together: Sequence[list[Write]],
+        database: Any,
+        alone: SingleWrite | None,
+        locked: bool,
+        checks: Checks,
+    ) -> list[Write] | None:
         line = self._line
         if line.has_spoken() or (self._careful and has_listeners_after_statements(connection)):
             return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import date
 from functools import partial
@@ -240,7 +240,18 @@ class SQLite(Database):
         return 5 in codes and 517 not in codes
 
     def has_open_transaction(self, connection: Any) -> bool:
+        """SQLite's own answer, also after an error (sqlite3_get_autocommit)."""
         return bool(getattr(connection, "in_transaction", False))
+
+    def open_transactions(self, connection: Any) -> Callable[[], bool]:
+        return partial(getattr, connection, "in_transaction", False)
+
+    follows_transactions = True
+    savepoints_are_free = True
+
+    def is_without_savepoint(self, error: BaseException) -> bool:
+        """SQLITE_ERROR; SQLITE_BUSY while a statement still writes."""
+        return 1 in self.codes(error)
 
     def is_in_memory(self, dialect: sa.Dialect, connection: Any) -> bool:
         cursor = connection.cursor()
@@ -367,7 +378,7 @@ def _begin(connection: sa.Connection) -> None:
 def _begin_immediate(connection: sa.Connection) -> None:
     # A listener's or the driver's own BEGIN came first, and nothing has been done since.
     if _in_transaction(connection):
-        connection.exec_driver_sql("ROLLBACK")
+        connection.dialect.do_rollback(connection.connection)
     connection.exec_driver_sql("BEGIN IMMEDIATE")
 
 

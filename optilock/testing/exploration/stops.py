@@ -243,5 +243,9 @@ class Stops:
             if not self._until_free(lambda: send(connection)):
                 send(connection)
 
+        def uncover() -> None:
+            if dialect.do_commit is do_commit:  # or it has been covered once more, and stays
+                dialect.do_commit = send
+
         dialect.do_commit = do_commit
-        self._leave.append(lambda: delattr(dialect, "do_commit"))
+        self._leave.append(uncover)

@@ -46,11 +46,12 @@ from optilock import events
 from optilock.conditions.write import Write, expected_versions
 from optilock.dialects import database_of, database_of_error
 from optilock.dialects.connections import roll_back_all
+from optilock.dialects.transaction_ends import is_over
 from optilock.dialects.transient import ended_by_conflict
 from optilock.errors import Action, ConcurrencyError, Entry
 from optilock.mapped import facts, place_of
 from optilock.serialize import without_handled
-from optilock.undocumented.connections import demands_rollback, error_before_rollback
+from optilock.undocumented.connections import error_before_rollback
 from optilock.undocumented.flushes import states_inserted_by, was_committing
 from optilock.watched.guard.records import Flush, with_sqlalchemys_message
 from optilock.watched.rows.entries import Attempt, attempt_of, entry_of, has_moved
@@ -262,7 +263,7 @@ def _moved_on_held(
 def _readable(connection: Connection, *, newest: bool) -> Iterator[Connection]:
     """Open a connection to read on, and leave the given one as it was."""
     inside = connection.in_transaction()
-    if connection.invalidated or demands_rollback(connection) or (inside and newest):
+    if connection.invalidated or is_over(connection) or (inside and newest):
         with separate_connection(connection.engine) as another:
             yield another
         return

@@ -78,10 +78,11 @@ def _after_begin(session: Session, transaction: SessionTransaction, connection: 
 
 def _connect(record: SessionRecord, connection: Connection) -> None:
     database = database_of(connection.dialect)
+    database.begin_savepoints(connection)
     record.connected(
         connection,
         autocommits=database.autocommits(connection),
-        keeps_sides=database.errors_end and watch_errors(connection, database),
+        keeps_sides=database.follows_transactions and watch_errors(connection, database),
     )
     if record.owner is not None:
         record.owner.connected(connection, database)

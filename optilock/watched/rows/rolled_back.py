@@ -196,6 +196,8 @@ def guarded_expunge_all(original: Callable[..., None]) -> Callable[..., None]:
             return
         states = self.identity_map.all_states()
         leave_joined(self, states)
+        if record.conditions is not None:
+            record.conditions.left(self)
         original(self)
         _depart(self, states if record.has_written() else [])
 
@@ -260,6 +262,8 @@ def note_transaction_end(session: Session, transaction: SessionTransaction) -> N
     if start is not None:
         _undo(record, session, transaction, start)
     if not transaction.nested:
+        if start is not None and record.conditions is not None:
+            record.conditions.abandoned()
         if record.awaited:
             record.awaited = False
             _open.discard(record)
@@ -270,6 +274,8 @@ def undo_abandoned(record: SessionRecord, transaction: SessionTransaction) -> No
     """Undo the transaction of a session that was collected as garbage."""
     for one in (*record.savepoints(), transaction):
         _undo(record, transaction.session, one, (0, 0, 0))
+    if record.conditions is not None:
+        record.conditions.abandoned()
 
 
 def _undo(

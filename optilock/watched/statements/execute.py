@@ -44,6 +44,7 @@ from sqlalchemy.orm import FromStatement, Mapper, Session
 from sqlalchemy.schema import DefaultGenerator
 
 from optilock import events
+from optilock.dialects.transaction_ends import share_transaction
 from optilock.dialects.transient import ended_by_conflict
 from optilock.errors import ConfigurationError
 from optilock.mapped import facts
@@ -312,6 +313,8 @@ def guarded_connection(original: Callable[..., Any]) -> Callable[..., Any]:
         found = original(self, *args, **options)
         record = session_record(self)
         record.note_other_statement()
+        if isinstance(found, Connection):
+            share_transaction(found)
         if isinstance(found, Connection) and found not in record.followed:
             covers = record.followed[found] = _replacements_for(self, record, found)
             record.sends_on(found, following=True)

@@ -16,7 +16,7 @@ it: to add and remove one for each transaction takes longer than all its calls.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 from weakref import WeakSet, ref
 
@@ -56,8 +56,13 @@ class Sent:
     def __init__(self, session: Session, request: Request | None, *, every_row: bool) -> None:
         self._session, self._record, self._request = ref(session), record_of(session), request
         self._every_row = every_row
-        #: Tables, and the savepoints that were open.
-        self._written: list[tuple[str, tuple[SessionTransaction, ...]]] = []
+        #: Tables, the savepoints that were open, and whether the condition was compared.
+        self._written: list[tuple[str, tuple[SessionTransaction, ...], bool]] = []
+        #: Tables of changed objects that the session has left.
+        self._unflushed: dict[str, None] = {}
+        self._is_gone = False
+        if request is not None:
+            request.writing.append(self)
         self._connections: list[Connection] = []
         self._committing = False
         #: The next statement overwrites the stored row, as its caller demanded.
@@ -86,7 +91,7 @@ class Sent:
         while savepoint is not None and savepoint.nested:
             around.append(savepoint)
             savepoint = savepoint.parent
-        self._written.append((table, tuple(around)))
+        self._written.append((table, tuple(around), self.is_ignored))
 
     def take_back(self, savepoint: SessionTransaction) -> None:
         """Forget the writes since the savepoint began, which is undone."""
@@ -94,6 +99,8 @@ class Sent:
 
     def over(self) -> None:
         """Look at no more statements: the transaction has ended."""
+        if self._request is not None and self in self._request.writing:
+            self._request.writing.remove(self)
         session = self._session()
         if session is not None:
             session.__dict__.pop(_KEY, None)
@@ -102,6 +109,36 @@ class Sent:
             if others:
                 connection.__dict__[_SENT] = others
         self._connections = []
+
+    # -- without a COMMIT --------------------------------------------------------------------------
+
+    def tables(self) -> Collection[str]:
+        """Return the versioned tables that the transaction has written, or is to write."""
+        session = None if self._is_gone else self._session()
+        if session is not None:
+            self._note_unflushed(session)
+        written = () if self._record.autocommitting else self._written
+        found = {**self._unflushed, **dict.fromkeys(one[0] for one in written)}
+        self._unflushed = {}
+        return found
+
+    def left(self, session: Session) -> None:
+        """Note the changed objects that leave the session, which may be about to close."""
+        if self._request is not None:
+            self._note_unflushed(session)
+
+    def _note_unflushed(self, session: Session) -> None:
+        changed = (obj for obj in session.dirty if session.is_modified(obj))
+        for obj in (*session.new, *changed, *session.deleted):
+            class_facts = facts(instance_state(obj).mapper)
+            if class_facts.guarded:
+                self._unflushed[class_facts.table.name] = None
+
+    def abandoned(self) -> None:
+        """Note that the session was closed, or collected as garbage, without COMMIT or ROLLBACK."""
+        if self._request is not None:
+            self._is_gone = True
+            self._request.lost += tuple(self.tables())
 
     @property
     def is_ignored(self) -> bool:
@@ -119,9 +156,9 @@ class Sent:
         self._committing = True  # a listener may write more
 
     def _refuse_ignored(self) -> None:
-        if self._written and self.is_ignored:
+        tables = dict.fromkeys(table for table, _, ignored in self._written if ignored)
+        if tables and self.is_ignored:
             assert self._request is not None
-            tables = dict.fromkeys(table for table, _ in self._written)
             raise not_compared_error(self._request, ", ".join(tables))
 
     def look_at(self, connection: Connection, sql: str, context: Any) -> None:
@@ -130,7 +167,7 @@ class Sent:
             adds = isinstance(statement, Insert) and not changes_stored_rows(statement)
             if self._every_row and not adds and self._record.flush is None:
                 self._require_version(statement, name, connection.dialect)
-            if self.is_ignored and not (adds and self._inserts_are_free):
+            if self._request is not None and not (adds and self._inserts_are_free):
                 self._note(name)
         if self._committing or connection in self._record.autocommitting:
             self._refuse_ignored()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -755,3 +756,51 @@ def test_a_unit_that_is_stored_is_not_run_again_because_a_listener_has_failed(se
     assert stored(sessions) == [11, 20]
     assert len(attempts) == 1
     assert [note for note in raised.value.__notes__ if "the unit is stored" in note]
+
+
+@pytest.mark.parametrize("nested", ["savepoint=True", "begin_nested"])
+def test_a_savepoint_is_the_border_of_what_a_joined_unit_dooms(sessions, engine, nested):
+    """Once it is rolled back, nothing is left of the failed work."""
+
+    def savepoint(session):
+        return (
+            session.begin_nested()
+            if nested == "begin_nested"
+            else UnitOfWork(sessions, savepoint=True)
+        )
+
+    with UnitOfWork(sessions) as session:
+        session.add(Account(id=71, balance=0))
+        with contextlib.suppress(KeyError), savepoint(session), UnitOfWork(sessions):
+            session.add(Account(id=72, balance=0))
+            raise KeyError
+    with Session(engine) as reader:
+        assert (reader.get(Account, 71) is None, reader.get(Account, 72)) == (False, None)
+
+
+def test_an_error_that_is_caught_inside_of_the_savepoint_refuses_that_alone(sessions, engine):
+    with UnitOfWork(sessions) as session:
+        session.add(Account(id=73, balance=0))
+        refused = pytest.raises(OptilockError, match="had joined it failed")
+        with refused, UnitOfWork(sessions, savepoint=True):
+            session.add(Account(id=74, balance=0))
+            with contextlib.suppress(KeyError), UnitOfWork(sessions):
+                raise KeyError
+    with Session(engine) as reader:
+        assert (reader.get(Account, 73) is None, reader.get(Account, 74)) == (False, None)
+
+
+def test_the_session_of_a_unit_that_has_ended_refuses(sessions):
+    """A background task, a stream, a thread."""
+    with UnitOfWork(sessions) as session:
+        session.add(Account(id=75, balance=0))
+    for act in (
+        lambda: session.get(Account, 75),
+        lambda: session.add(Account(id=76, balance=0)),
+        lambda: session.execute(select(Account)),
+        session.connection,
+        session.commit,
+    ):
+        with pytest.raises(ConfigurationError, match="Open a unit where the work goes on"):
+            act()
+    session.close()
