@@ -89,7 +89,22 @@ class FilledForm:
     @property
     def clashes(self) -> set[str]:
         """The attributes whose fields need a look: those of both sides, and those with an error."""
-        return {*self.theirs, *self.open, *self.errors}
+        return {*self.sentences}
+
+    @property
+    def sentences(self) -> dict[str, str]:
+        """Attribute -> a sentence for its field, in plain English."""
+        found = {name: f"{name}: {error}" for name, error in self.errors.items()}
+        for name, value in self.theirs.items():
+            stored = _listed(self.text_of(name, value))
+            found[name] = f"Both of you have changed {name}. It is stored as “{stored}” now."
+        for name, lines in self.open.items():
+            found[name] = (
+                f"In {name} both of you have changed the same lines. Yours and theirs stand between"
+                f" marks ({', '.join(map(str, lines))} are their lines): keep what you want of"
+                " both, and delete the marks."
+            )
+        return found
 
     @property
     def sentence(self) -> str:
@@ -100,7 +115,6 @@ class FilledForm:
         elif self.last_change:
             said.append(f"It was {self.last_change}.")
         asked = len(said)
-        said += [f"{name}: {error}" for name, error in self.errors.items()]
         said += [
             f"{name} (“{_listed(text)}”) cannot be saved: your page is newer than this server. Keep"
             " the text, and save the rest."
@@ -111,17 +125,7 @@ class FilledForm:
                 "Your page does not prove what it has shown, so every difference from what is"
                 " stored is shown."
             )
-        said += [
-            f"Both of you have changed {name}. It is stored as"
-            f" “{_listed(self.text_of(name, value))}” now."
-            for name, value in self.theirs.items()
-        ]
-        said += [
-            f"In {name} both of you have changed the same lines. Yours and theirs stand between"
-            f" marks ({', '.join(map(str, lines))} are their lines): keep what you want of both,"
-            " and delete the marks."
-            for name, lines in self.open.items()
-        ]
+        said += self.sentences.values()
         if len(said) == asked and not self.deleted:
             said.append("The form has the edits of both: look at it, and save.")
         return " ".join(said)
