@@ -365,7 +365,18 @@ def _date(value: Any, kind: Any, limits: Limits, dialect: Any) -> bool:
 def _datetime(value: Any, kind: Any, limits: Limits, dialect: Any) -> bool:
     if limits.zones and isinstance(value, datetime):
         return bool(kind.timezone) is (value.tzinfo is not None)
+    if limits.offsets:  # without the right one it would be a moment of the server's session
+        has_zone = _OFFSET.search(value) if isinstance(value, str) else _zone_of(value)
+        if bool(kind.timezone) is not bool(has_zone):
+            return False
     return isinstance(value, datetime if limits.zones else date) or _is_moment(value, limits)
+
+
+def _zone_of(value: Any) -> Any:
+    return value.tzinfo if isinstance(value, datetime) else None
+
+
+_OFFSET = re.compile(r":\d\d.*(Z|[+-]\d\d:\d\d)\Z", re.ASCII)
 
 
 def _is_moment(value: Any, limits: Limits) -> bool:
@@ -393,9 +404,16 @@ def _interval(value: Any, kind: Any, limits: Limits, dialect: Any) -> bool:
     return dialect is not None or -700_000 < value.days < 2_900_000  # or a moment since 1970
 
 
+def _array(value: Any, kind: Any, limits: Limits, dialect: Any) -> bool:
+    """A text is none: a driver may write one element for each of its characters."""
+    if dialect is None and limits is _CERTAIN:
+        return False  # the database is asked
+    return isinstance(value, (list, tuple, set, frozenset))
+
+
 _UNKNOWN: tuple[Check | None, str] = (None, "another value")
 _FAMILIES: dict[type[Any], tuple[Check | None, str]] = {
-    sa.ARRAY: _UNKNOWN,
+    sa.ARRAY: (_array, "a list"),
     sa.Interval: (_interval, "a length of time"),
     sa.Enum: (_enum, "one of its names"),
     sa.Boolean: (_boolean, "true or false"),

@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from random import Random
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
-from sqlalchemy import JSON, Engine, String, Text, event
+from sqlalchemy import ARRAY, JSON, DateTime, Engine, String, Text
+from sqlalchemy import event as events
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sessionmaker
 
-from optilock import ConfigurationError, UnitOfWork, Versioned, reject, watch
-from optilock.preconditions import EditForm, FilledForm
+from optilock import (
+    ConfigurationError,
+    UnitOfWork,
+    Versioned,
+    apply,
+    entities,
+    reject,
+    watch,
+)
+from optilock.errors import BadEntity
+from optilock.preconditions import EditForm, FilledForm, merge_changes, sign_seen
 from optilock.preconditions.entity_tags import ETags
 from optilock.resolvers import add_delta, merge_text, per_field
 
@@ -144,7 +156,7 @@ def test_a_row_that_moves_between_the_merge_and_the_write_is_merged_once_more(
     for note, title, is_stored in (("theirs", None, True), (None, "Eve's", False)):
         with UnitOfWork(sessions) as session:
 
-            @event.listens_for(session, "before_flush", once=True)
+            @events.listens_for(session, "before_flush", once=True)
             def somebody_else(*_: Any, note: Any = note, title: Any = title) -> None:
                 with sessions.begin() as other:  # ours is read, and not yet written
                     page = other.get(Page, 1)
@@ -342,3 +354,45 @@ def test_policies_make_the_value_of_a_form_too(sessions: Any) -> None:
 def test_a_resolver_that_names_another_attribute_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="bodi"):
         EditForm(Page, ["title", "body"], etags=TAGS, on_conflict=per_field(bodi=merge_text))
+
+
+@pytest.mark.engines("postgresql", "postgresql-asyncpg")
+def test_what_a_server_would_guess_is_refused_by_every_call(engine: Engine) -> None:
+    """B1, B3: a moment without a zone is one of the server's session, a text a list of letters."""
+
+    class Event(Versioned, Base):
+        __tablename__ = "events_of_forms"
+        id: Mapped[int] = mapped_column(primary_key=True)
+        at: Mapped[datetime] = mapped_column(DateTime(timezone=True))
+        tags: Mapped[list[str]] = mapped_column(ARRAY(String(10)))
+
+    Event.metadata.tables["events_of_forms"].drop(engine, checkfirst=True)
+    Event.metadata.tables["events_of_forms"].create(engine)
+    made = watch(sessionmaker(engine))
+    noon = datetime(2024, 5, 1, 12, tzinfo=UTC)
+    with made.begin() as session:
+        session.add(Event(id=1, at=noon, tags=["a"]))
+    bare = noon.replace(tzinfo=None)
+    for values in ({"at": "2024-05-01T12:00"}, {"at": bare}, {"at": "2024-05-01"}, {"tags": "ab"}):
+        with made() as session:
+            event = session.get(Event, 1)
+            seen = sign_seen(event, values, etags=TAGS)
+            with pytest.raises(BadEntity):
+                apply(session, Event, 1, values, version=event.version)
+            with pytest.raises(BadEntity):
+                merge_changes(session, Event, 1, values, seen=seen, etags=TAGS)
+            with pytest.raises(BadEntity):
+                entities.merge(session, Event, 1, values, if_match="*")
+    form = EditForm(
+        Event, ["at", "tags"], etags=TAGS, kinds={"tags": "multiple"}, zone=ZoneInfo("Asia/Tokyo")
+    )
+    with made() as session:
+        shown = form.of(session.get(Event, 1))
+    assert (shown.texts, shown.lists) == ({"at": "2024-05-01T21:00"}, {"tags": ["a"]})
+    with UnitOfWork(made) as session:
+        sent = {"at": "2024-05-01T22:00", "tags": ["b", "c"], "seen": shown.seen}
+        assert form.save(session, 1, sent) is None
+    with made() as session:
+        event = session.get(Event, 1)
+        assert (event.at, event.tags) == (noon.replace(hour=13), ["b", "c"])
+    Event.metadata.tables["events_of_forms"].drop(engine)
