@@ -10,7 +10,7 @@ from time import process_time
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from optilock_apps.wiki.conflict import Mark, marks
+from optilock_apps.wiki.conflict import Mark, folded, marks
 
 texts = st.text("ab .\n<", max_size=40) | st.text(max_size=20)
 
@@ -67,3 +67,17 @@ def test_long_and_repetitive_texts_are_marked_whole_before_anybody_waits(end: st
     found = marks(before, after)
     assert process_time() - began < 2
     assert (old(found), new(found)) == (before, after)
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "shown"),
+    [(False, False, (3, 4, 3)), (True, False, (0, 7, 3)), (False, True, (3, 7, 0))],
+)
+def test_only_the_lines_around_a_change_are_shown(
+    first: bool, last: bool, shown: tuple[int, int, int]
+) -> None:
+    text = "".join(f"{number}\n" for number in range(10))
+    found = folded(text, first=first, last=last)
+    assert "".join(found) == text
+    assert tuple(part.count("\n") for part in found) == shown
+    assert folded("a\nb\n", first=first, last=last) == ("a\nb\n", "", "")

@@ -27,7 +27,7 @@ from optilock.resolvers.diff3 import Effort, TooMuchWork, chunks, common_ends
 from optilock.resolvers.merge import LINES, WORDS, merge_text
 from optilock.resolvers.open_text import Place, merge_with_marks, places_in
 
-__all__ = ["Conflict", "Mark", "marks"]
+__all__ = ["Conflict", "Mark", "folded", "marks"]
 
 
 @dataclass(frozen=True)
@@ -86,6 +86,23 @@ class Mark(NamedTuple):
 
     kind: Literal["equal", "deleted", "inserted"]
     text: str
+
+
+#: Lines that are shown next to a change, and those that are worth folding.
+_AROUND, _MANY = 3, 4
+
+
+def folded(text: str, *, first: bool, last: bool) -> tuple[str, str, str]:
+    """Return an equal piece as the lines after a change, those to fold, and those before the next.
+
+    ``first``: no change is before it; ``last``: none follows.
+    """
+    lines = LINES.findall(text)
+    head, tail = (0 if first else _AROUND), (0 if last else _AROUND)
+    if len(lines) < head + tail + _MANY:
+        return text, "", ""
+    end = len(lines) - tail
+    return "".join(lines[:head]), "".join(lines[head:end]), "".join(lines[end:])
 
 
 def marks(old: str, new: str) -> list[Mark]:
