@@ -83,7 +83,8 @@ def _refuse_in_payloads(cls: Any, key: str) -> None:
         _refuse_key(cls, key, obj, options.get("update"))
         return validate(own, obj, **options)
 
-    cls.sqlmodel_update, cls.__init__ = sqlmodel_update, init
+    cls.sqlmodel_update = sqlmodel_update
+    cls.__init__ = init
     cls.model_validate = classmethod(model_validate)  # type: ignore[arg-type]
 
 

@@ -17,5 +17,6 @@ With one, each behind the extra of its name: :mod:`~optilock.web.starlette`,
 a request and raise an answer; the rules are in :mod:`optilock.preconditions.rfc9110`.
 :mod:`~optilock.web.sqladmin` is an admin, with its views in :mod:`~optilock.web.sqladmin_views`,
 the outcome of a request in :mod:`~optilock.web.sqladmin_outcomes`, and its pages in ``templates``.
-:mod:`~optilock.web.wtforms` is a mixin for forms of WTForms.
+:mod:`~optilock.web.starlette_admin` is a view of starlette-admin, and
+:mod:`~optilock.web.wtforms` a mixin for forms of WTForms.
 """

@@ -10,7 +10,7 @@ from time import process_time
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from optilock_apps.wiki.conflict import Mark, folded, marks
+from optilock_apps.wiki.conflict import Mark, fold_equal, marks
 
 texts = st.text("ab .\n<", max_size=40) | st.text(max_size=20)
 
@@ -77,7 +77,7 @@ def test_only_the_lines_around_a_change_are_shown(
     first: bool, last: bool, shown: tuple[int, int, int]
 ) -> None:
     text = "".join(f"{number}\n" for number in range(10))
-    found = folded(text, first=first, last=last)
+    found = fold_equal(text, first=first, last=last)
     assert "".join(found) == text
     assert tuple(part.count("\n") for part in found) == shown
-    assert folded("a\nb\n", first=first, last=last) == ("a\nb\n", "", "")
+    assert fold_equal("a\nb\n", first=first, last=last) == ("a\nb\n", "", "")

@@ -27,7 +27,7 @@ from optilock.resolvers.diff3 import Effort, TooMuchWork, chunks, common_ends
 from optilock.resolvers.merge import LINES, WORDS, merge_text
 from optilock.resolvers.open_text import Place, merge_with_marks, places_in
 
-__all__ = ["Conflict", "Mark", "folded", "marks"]
+__all__ = ["Conflict", "Mark", "fold_equal", "marks"]
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ class Mark(NamedTuple):
 _AROUND, _MANY = 3, 4
 
 
-def folded(text: str, *, first: bool, last: bool) -> tuple[str, str, str]:
+def fold_equal(text: str, *, first: bool, last: bool) -> tuple[str, str, str]:
     """Return an equal piece as the lines after a change, those to fold, and those before the next.
 
     ``first``: no change is before it; ``last``: none follows.

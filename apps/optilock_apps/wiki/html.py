@@ -8,7 +8,7 @@ from typing import Any
 from fastapi.responses import HTMLResponse
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from optilock_apps.wiki.conflict import folded
+from optilock_apps.wiki.conflict import fold_equal
 from optilock_apps.wiki.editing import Editing
 from optilock_apps.wiki.pages import FIRST_PAGES
 
@@ -21,7 +21,7 @@ _environment = Environment(
     trim_blocks=True,
     lstrip_blocks=True,
 )
-_environment.filters["folded"] = folded
+_environment.filters["fold_equal"] = fold_equal
 _environment.globals |= {"credit": FIRST_PAGES, "wrong": None, "editing": Editing(), "places": []}
 
 

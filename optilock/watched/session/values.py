@@ -146,7 +146,7 @@ class Promises(RowsOfTransaction[Promise]):
         if known is None:
             self[place] = promise
         elif promise.demanded and not known.demanded:
-            self[place] = known._replace(demanded=True, tag=promise.tag)
+            self[place] = Promise(known.mapper, known.identity, known.version, True, promise.tag)
 
     def demand(self, place: Place) -> bool:
         """Return whether a client has named the version of this row."""
