@@ -122,8 +122,8 @@ class GuardTrigger:
         said = {"token": token, "policy": self.policy, "ignore": self.ignore}
         if self.columns:
             said["columns"] = self.columns
-        # "*/" would end the comment; JSON may write its slash with a backslash before it.
-        text = json.dumps(said, sort_keys=True).replace("/", "\\/")
+        # "*/" would end the comment, "/*" begin another one. JSON can write both signs otherwise.
+        text = json.dumps(said, sort_keys=True).replace("/", "\\/").replace("*", "\\u002a")
         return f"{_MARK}{text} */"
 
 

@@ -90,7 +90,7 @@ class MariaDBGuard(GuardTriggers):
             return f"SET {guard.mark} {version} = IF({alone}, {self.following(guard)}, {version})"
         return (
             f"IF {guard.mark} {alone} THEN SIGNAL SQLSTATE '45000'"
-            f" SET MESSAGE_TEXT = {sql_literal(self.refusal(guard))}; END IF"
+            f" SET MESSAGE_TEXT = {_literal(self.refusal(guard))}; END IF"
         )
 
     def _left_alone(self, guard: GuardTrigger) -> str:
@@ -127,6 +127,11 @@ _NOT_ONLINE = (1845, 1846)
 _STRICT = (
     "SET SESSION sql_mode = CONCAT_WS(',', NULLIF(@@SESSION.sql_mode, ''), 'STRICT_TRANS_TABLES')"
 )
+
+
+def _literal(text: str) -> str:
+    """Return a text as SQL; a backslash in a name would take the next character in."""
+    return sql_literal(text.replace("\\", "\\\\"))
 
 
 class MariaDBWays(Ways):

@@ -39,7 +39,7 @@ from optilock.dialects.queue_sql.parts import by_id
 from optilock.dialects.values import quote_table, sql_of
 
 _DIALECT = postgresql.dialect()  # type: ignore[no-untyped-call]
-_PARAMETER = re.compile(r"(?<!:):(\w+)")
+_PARAMETER = re.compile(r"(?<![:\\]):(\w+)")
 _NUMBER, _NUMBERS = sa.BigInteger(), sa.ARRAY(sa.BigInteger())
 _KINDS: dict[str, Any] = {
     "n": _NUMBER,
@@ -125,7 +125,8 @@ class PostgreSQLMessages(Messages):
 
     @property
     def _table(self) -> str:
-        return quote_table(_DIALECT, self.m.name, self.m.schema)
+        # A colon begins a parameter of text().
+        return quote_table(_DIALECT, self.m.name, self.m.schema).replace(":", "\\:")
 
     @property
     def _now(self) -> str:
