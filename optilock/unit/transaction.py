@@ -381,7 +381,7 @@ class OwnTransaction:
 
     def _close(self, error: BaseException | None) -> None:
         try:
-            if error is not None and isinstance(self.doomed_by, SelfDeadlock):
+            if error is not None and any(isinstance(one, SelfDeadlock) for one, _ in self._dooms):
                 note_added_lock(error)
             if self.next_attempt is not None and error is not None:
                 self.next_attempt.remember(self.session, error)

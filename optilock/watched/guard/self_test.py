@@ -500,11 +500,8 @@ def _parts_of_connections(connection: Connection) -> None:
         connections.variants_of(column.type) == [],
         not connections.has_bind_expression(column.type),
         isinstance(error, Exception),
-        not connections.demands_rollback(connection),
     )
     require(all(found), f"number {found.index(False)}" if False in found else "")
-    connections.demand_rollback(connection)
-    require(connections.demands_rollback(connection), "an ended transaction")
 
 
 #: Cases that are tried in flushes of SQLAlchemy, and in the guard's own: without, and with steps

@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from operator import attrgetter
+from pathlib import Path
 from types import FrameType
 from typing import Any, Protocol
 
@@ -16,7 +17,6 @@ import sqlalchemy
 from sqlalchemy import Connection, Select
 from sqlalchemy.orm import Session, SessionTransaction
 
-import optilock
 from optilock.conditions.demands import Demand, Demands, register_for_all_sessions
 from optilock.conditions.write import NO_CHECKS, Checks, SingleWrite, Write
 from optilock.dialects import Database
@@ -443,7 +443,9 @@ def frame_of_caller() -> FrameType | None:
 
 
 #: The folders of the two packages, as ``skip_file_prefixes`` of Python 3.12 takes them.
-_FOLDERS = tuple(os.path.join(package.__path__[0], "") for package in (optilock, sqlalchemy))
+_FOLDERS = tuple(
+    f"{folder}{os.sep}" for folder in (Path(__file__).parents[2], *sqlalchemy.__path__)
+)
 
 
 def _is_inside(path: str) -> bool:

@@ -7,7 +7,6 @@ kind of statement. ``strict=True`` refuses it (:mod:`optilock.watched.statements
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -15,7 +14,7 @@ from sqlalchemy import Delete, Dialect, Update
 from sqlalchemy.orm import Session
 
 from optilock.errors import UnguardedStatementWarning
-from optilock.watched.session.record import level_of_caller
+from optilock.watched.session.record import warn_caller
 from optilock.watched.statements.sql_text import may_write, sql_of
 from optilock.watched.statements.unguarded import problems_of_change, problems_of_text
 
@@ -48,7 +47,7 @@ def warn_of_unguarded(
     for problem in problems:
         if problem not in told:
             text = f"{problem} The session sends it. {_WORDS}"
-            warnings.warn(text, UnguardedStatementWarning, stacklevel=level_of_caller())
+            warn_caller(text, UnguardedStatementWarning)
             told.add(problem)
 
 
