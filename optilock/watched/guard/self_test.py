@@ -363,6 +363,7 @@ def _merge(trial: _Trial) -> None:
         session.flush()
         trial.require((1, "theirs", "mine", 3), (2, "old", "", 1), (3, "old", "", 1))
         require((row.title, row.version) == ("theirs", 3), "an object without the other's edit")
+        session.commit()
         trial.write(1)
         session.scalars(trial.all_rows.execution_options(populate_existing=True)).all()
         row.body = "again"
