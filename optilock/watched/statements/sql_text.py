@@ -106,6 +106,19 @@ _STEPS = re.compile(
 _FOR_STATEMENT = re.compile(r"\s*SET\s+STATEMENT\b.*?\bFOR\b", _FLAGS)
 
 
+def _given(name: str) -> re.Pattern[str]:
+    """Return the assignment of a given version, or of the new row's: the row may have it already.
+
+    A parameter, a number, ``excluded.version`` or ``VALUES(version)``.
+    """
+    one = re.escape(name)
+    new = rf"excluded\s*\.\s*{one}|values?\s*\(\s*{one}\s*\)"
+    return re.compile(
+        rf"(?<![\w.]){one}\s*=\s*(?:{new}|[:$@?%][\w()]*|\d+)\s*(?=,|\bWHERE\b|\bRETURNING\b|\Z)",
+        re.IGNORECASE,
+    )
+
+
 @dataclass(frozen=True)
 class _Statement:
     """One statement of a text, without comments and literals."""
@@ -122,7 +135,7 @@ class _Statement:
             return False
         text = self.text
         if verb == "INSERT" and (upsert := _UPSERT.search(text)) is not None:
-            text = text[upsert.start() :]
+            text = _given(version.name).sub(" ", text[upsert.start() :])
         elif verb == "MERGE":
             text = _NEW_ROW.sub(" ", text)
         return self._mentions(version, _RETURNED.sub(" ", text))

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import pytest
 import sqlalchemy
-from sqlalchemy import Integer, bindparam, delete, event, insert, lambda_stmt, select, update
+from sqlalchemy import (
+    Integer,
+    bindparam,
+    delete,
+    event,
+    insert,
+    lambda_stmt,
+    select,
+    text,
+    update,
+)
 from sqlalchemy.dialects import mysql, postgresql, sqlite
 from sqlalchemy.orm import (
     Mapped,
@@ -16,6 +26,7 @@ from sqlalchemy.orm import (
 )
 
 from optilock import ConcurrencyError, ConfigurationError, Versioned, watch
+from optilock.errors import UnguardedStatement
 from optilock.statements import no_bump, unchanged
 from optilock.testing import count_statements
 from optilock.tokens import Timestamp
@@ -212,6 +223,22 @@ def test_an_upsert_of_a_version_that_the_program_gives_moves_to_the_next_one(
         session.connection().execute(given[1])
         session.commit()
     assert versions(engine) == [6]
+
+
+@pytest.mark.parametrize("given", ["excluded.version", "3", ":given"])
+@pytest.mark.engines("sqlite", "postgresql")
+def test_a_strict_session_refuses_a_given_version_in_the_text_of_an_upsert(store, engine, given):
+    """A text cannot be changed."""
+    store(Account(id=1))
+    upsert = (
+        "INSERT INTO accounts (id, owner, balance, version) VALUES (1, 'x', 0, 1)"
+        " ON CONFLICT (id) DO UPDATE SET owner = 'x', version = "
+    )
+    with watch(sessionmaker(engine), strict=True)() as session:
+        with pytest.raises(UnguardedStatement):
+            session.execute(text(upsert + given), {"given": 3} if ":" in given else {})
+        session.execute(text(f"{upsert} accounts.version + 1"))
+        session.execute(text(f"{upsert} 3 WHERE accounts.version = 2"))
 
 
 def test_an_upsert_to_a_random_version_passes(store, watched, engine, stored):
