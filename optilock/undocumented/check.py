@@ -45,7 +45,13 @@ NEEDED: Mapping[str, str] = {
     "sqlalchemy.orm.strategies:DeferredColumnLoader|_DeferredColumnLoader": (
         "setup_query._should_undefer_in_wildcard"
     ),
-    "sqlalchemy.orm.interfaces:StrategizedProperty": "attribute._get_context_loader",
+    "sqlalchemy.orm.interfaces:StrategizedProperty": (
+        "attribute._get_context_loader attribute.setup attribute.create_row_processor"
+    ),
+    "sqlalchemy.orm.loading:_instance_processor": (
+        "memoized_setups result._getter create_row_processor"
+    ),
+    "sqlalchemy:NestedTransaction": "nested._savepoint nested._previous_nested",
     "sqlalchemy.orm.strategy_options:_LoadElement|LoadElement": "option.strategy",
     "sqlalchemy.orm:Load.defer": "deferred",
     "sqlalchemy.orm.descriptor_props:CompositeProperty": "composite.props",
