@@ -297,6 +297,10 @@ class Database(RowLocks, Values, Waits):
     #: Whether SAVEPOINT is sent without a round trip.
     savepoints_are_free: bool = False
 
+    #: Options of units that a transaction in two phases cannot have. The token of ``exactly_once``
+    #: goes with the one COMMIT of a unit.
+    forbidden_in_two_phases: frozenset[str] = frozenset({"exactly_once"})
+
     def ends_transaction(
         self, error: BaseException, connection: sa.Connection | None = None
     ) -> bool:

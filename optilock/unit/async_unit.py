@@ -67,8 +67,7 @@ class AsyncUnitOfWork(Membership, Generic[AS]):
             )
         self._sessions, self._options = sessions, options_from(options)
         self._call = call_of_block(self._options.exactly_once)
-        for part in self._options.all_parts:
-            part.opened(sessions)
+        self._options.opened(sessions)
 
     __signature__ = spelled_out(
         sessions="async_sessionmaker[AS] | async_scoped_session[AS] | AsyncEngine"

@@ -9,6 +9,9 @@ from dataclasses import dataclass, fields, replace
 from functools import cached_property, lru_cache
 from typing import Any, TypedDict
 
+from sqlalchemy import Dialect
+
+from optilock.dialects import database_of
 from optilock.errors import ConfigurationError
 from optilock.exactly_once.keys import ExactlyOnce, check_once
 from optilock.resolvers.resolution import DeletePolicies, OnConflict, check_on_delete
@@ -29,6 +32,7 @@ from optilock.unit.retries import Hook, On, Policy
 from optilock.unit.round_trips import Pipelined, PipelinedPart, ShortPart, check_pipelined
 from optilock.unit.strategies import ADAPTIVE, OPTIMISTIC, PESSIMISTIC, Strategy, check_strategy
 from optilock.watched.guard.running_attempts import RepeatValues
+from optilock.watched.session.connections import binds_of_sessions, has_two_phases
 
 
 class UnitOptionsWithoutIsolation(TypedDict, total=False):
@@ -208,6 +212,27 @@ class Options:
                 raise ConfigurationError(
                     f"short=True leaves the transaction out as long as it can, and {name}="
                     f"{getattr(self, name)!r} {why}: take one of them."
+                )
+
+    def opened(self, sessions: Any) -> None:
+        """Check the options against the sessions of a unit, before anything is sent.
+
+        Raises:
+            ConfigurationError: an option cannot work with them.
+        """
+        for part in self.all_parts:
+            part.opened(sessions)
+        if (self.read_only or self.exactly_once) and has_two_phases(sessions):
+            for bind in binds_of_sessions(sessions):
+                self._refuse_two_phases(bind.dialect)
+
+    def _refuse_two_phases(self, dialect: Dialect) -> None:
+        for name in sorted(database_of(dialect).forbidden_in_two_phases):
+            if getattr(self, name):
+                raise ConfigurationError(
+                    f"{name}= does not go with a sessionmaker with twophase=True: a transaction in"
+                    f" two phases cannot have it on {dialect.name}. Leave one of them out."
+                    " Nothing was sent."
                 )
 
     @cached_property

@@ -130,8 +130,7 @@ class UnitOfWork(Membership, Generic[S]):
             )
         self._sessions, self._options = sessions, options_from(options)
         self._call = call_of_block(self._options.exactly_once)
-        for part in self._options.all_parts:
-            part.opened(sessions)
+        self._options.opened(sessions)
 
     __signature__ = spelled_out(sessions="sessionmaker[S] | scoped_session[S] | Engine")
 
@@ -214,8 +213,7 @@ def unit_of_work(sessions: Any, **options: Any) -> Any:
     policy, unit_options = policy_from(options)
     asynchronous = is_async(sessions)
 
-    for part in unit_options.all_parts:
-        part.opened(sessions)
+    unit_options.opened(sessions)
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         _refuse_methods(function)

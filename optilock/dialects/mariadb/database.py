@@ -410,6 +410,8 @@ class MariaDB(MariaDBCodes, Database):
         return bool(ask()) and BEGINS not in connection.info
 
     follows_transactions = True
+    #: START TRANSACTION READ ONLY is refused after XA START (XAER_RMFAIL).
+    forbidden_in_two_phases = frozenset({"exactly_once", "read_only"})
 
     def ends_transaction(
         self, error: BaseException, connection: sa.Connection | None = None

@@ -84,6 +84,12 @@ def own_statements(engine: Engine) -> Iterator[Connection]:
             yield connection
 
 
+def has_two_phases(sessions: Any) -> bool:
+    """Return whether the sessions of a factory are known to end in two phases."""
+    factory = getattr(sessions, "session_factory", sessions)  # of a scoped session
+    return bool(getattr(factory, "kw", {}).get("twophase"))
+
+
 def engine_to_write(session: Session, mapper: Mapper[Any]) -> Engine:
     """Return the engine to which the session writes rows of ``mapper``."""
     return session.get_bind(**bind_to_write(mapper)).engine

@@ -804,3 +804,13 @@ def test_the_session_of_a_unit_that_has_ended_refuses(sessions):
         with pytest.raises(ConfigurationError, match="Open a unit where the work goes on"):
             act()
     session.close()
+
+
+@pytest.mark.engines("mariadb")
+def test_an_option_that_two_phases_forbid_is_refused_when_the_unit_is_made(engine):
+    """XA takes no START TRANSACTION READ ONLY."""
+    sessions = sessionmaker(engine, twophase=True)
+    with pytest.raises(ConfigurationError, match="read_only= does not go with"):
+        UnitOfWork(sessions, read_only=True)
+    with pytest.raises(ConfigurationError, match="exactly_once= does not go with"):
+        unit_of_work(sessions, exactly_once=True)
