@@ -139,7 +139,7 @@ def _concerned(session: Session) -> bool:
 
 def _touch_roots(session: Session, uow: Any, objects: Any) -> None:
     """Touch the roots of all that changed, and the roots of these, in the versions seen."""
-    session.__dict__.pop(ROOTS_LEFT, None)
+    left = session.__dict__.pop(ROOTS_LEFT, ())
     waiting = [*session.new, *session.dirty, *session.deleted]
     touched: dict[State, Any] = {}
     look = Together()
@@ -149,7 +149,7 @@ def _touch_roots(session: Session, uow: Any, objects: Any) -> None:
             look.read(session, uow)
         elif look.unsure:
             waiting = look.read_parts(session, uow)
-    note_roots(session, touched)
+    note_roots(session, touched, left)
 
 
 def _touch(
@@ -201,7 +201,7 @@ def _note_left(session: Session, uow: Any) -> None:
                     if values:
                         left[one.root, tuple(values.values())] = one.root, values
     for state in states_kept_for_others(session, uow):  # its parts were written
-        session.__dict__[ROOTS].pop(state)
+        session.__dict__[ROOTS].pop(state, None)
         keys = state.mapper.primary_key
         values = dict(zip(keys, identity_of(state), strict=True))
         left[state.mapper, tuple(values.values())] = state.mapper, values
@@ -211,11 +211,14 @@ def _note_left(session: Session, uow: Any) -> None:
 
 def _touch_left(session: Session, uow: Any) -> None:
     """Touch them, unless the flush did: the next flush of the session writes them."""
-    touched = session.__dict__.get(ROOTS, ())
-    for root in Together().all(session, uow, session.__dict__.get(ROOTS_LEFT) or ()):
+    touched, left = session.__dict__.get(ROOTS, ()), []
+    for root in Together().all(session, uow, session.__dict__.pop(ROOTS_LEFT, ())):
         state = instance_state(root)
         if state not in touched and _is_there(session, root):
             touch_with_next_flush(state)
+            left.append(state)
+    if left:
+        session.__dict__[ROOTS_LEFT] = left
 
 
 def _part_without_version(obj: Any, root: Any, row_changed: bool) -> Any:

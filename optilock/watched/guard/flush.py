@@ -123,7 +123,7 @@ def guarded_flush(original: Callable[..., None]) -> Callable[..., None]:
                 release(running)
         if running is not None and (running.misses or running.gone_links):
             conclude(running)
-        if self.__dict__.pop(ROOTS_LEFT, None) and TOUCHES in self.__dict__:
+        if running is not None and ROOTS_LEFT in self.__dict__ and TOUCHES in self.__dict__:
             flush(self)
         is_last = record.ending_now or (running is not None and running.last)
         if is_last and record.promises:  # perhaps made since the unit has looked for them

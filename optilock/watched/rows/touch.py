@@ -40,7 +40,7 @@ from optilock.watched.session.record import RECORD_KEY, keeps_version, session_r
 #: An attribute of a session: its :class:`_Touched`, once there is something.
 TOUCHES = "_optilock_touched"
 ROOTS = "_optilock_roots"
-#: Another one: roots of rows that a flush found otherwise than they had been read, by their keys.
+#: Another one: roots of rows that a flush found otherwise than they had been read.
 ROOTS_LEFT = "_optilock_roots_left"
 
 
@@ -134,14 +134,22 @@ def is_touched(state: State) -> bool:
     return state in (_waiting_touches(session) or ())
 
 
-def note_roots(session: Session, roots: Mapping[State, Any]) -> None:
+class _Roots(dict[State, Any]):
+    """Roots that a flush touches for their parts."""
+
+    #: Those touched for parts that the flush before it has written.
+    left: Collection[State] = ()
+
+
+def note_roots(session: Session, roots: Mapping[State, Any], left: Collection[State] = ()) -> None:
     """Record the roots that the beginning flush touches for their rows.
 
     Each with a changed row of a class without a version, if there is one: only the root's version
     shows that another transaction has changed that row, too.
     """
-    if roots or ROOTS in session.__dict__:
-        session.__dict__[ROOTS] = roots
+    if roots or left or ROOTS in session.__dict__:
+        session.__dict__[ROOTS] = noted = _Roots(roots)
+        noted.left = left
 
 
 def part_without_version(state: State) -> Any:
@@ -167,7 +175,10 @@ def states_kept_for_others(session: Session, uow: UOWTransaction) -> list[State]
         return []
     unwritten = [one.state for one in running.misses if one.written is None]
     there = (one.state for one in running.misses if one.written is None and not one.gone)
-    return [one for one in there if stands_for_others(one, unwritten, uow.states)]
+    roots = session.__dict__.get(ROOTS, _Roots())
+    return [
+        one for one in there if one in roots.left or stands_for_others(one, unwritten, uow.states)
+    ]
 
 
 def _waiting_touches(session: Session) -> _Touched | None:
