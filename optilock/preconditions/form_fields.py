@@ -29,6 +29,7 @@ neither on the page nor of the form       nothing: it is not read
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, tzinfo
 from enum import Enum
@@ -231,6 +232,11 @@ class _NoValue(Enum):
 ABSENT, UNKNOWN = _NoValue.ABSENT, _NoValue.UNKNOWN
 
 
+#: The form of the request that is served here, as it came. A framework whose models do not show an
+#: emptied field sets it (:func:`optilock.web.fastapi.install`).
+form_served: ContextVar[Any] = ContextVar("optilock_form_served", default=None)
+
+
 class Raw:
     """The fields of a request, in the form that the framework has given them."""
 
@@ -255,6 +261,10 @@ class Raw:
                 "EditForm.save() takes the fields of the request: a multi-dict, a model of"
                 f" pydantic, or a mapping, and not {type(sent).__name__}."
             )
+        served = form_served.get()
+        self._served = None
+        if every is None and served is not None and served.get("seen") == self.seen:
+            self._served = served
 
     @property
     def seen(self) -> str | None:
@@ -271,6 +281,8 @@ class Raw:
             BadEntity: it came several times, or is no text.
         """
         found = self._lists.get(name, [])
+        if self._served is not None and found in ([], [None]):  # which the request may show
+            found = [*self._served.getlist(name)]
         if kind == "multiple":
             return [one for one in found if one not in ("", None)]
         if not found or (kind == "checkbox" and found[-1] is None):

@@ -44,6 +44,7 @@ from optilock import UnitOfWork
 from optilock.errors import ConfigurationError
 from optilock.errors.base import extra
 from optilock.preconditions.entity_tags import PLAIN
+from optilock.preconditions.form_fields import form_served
 from optilock.web.conditions import (
     IF_MATCH,
     IF_NONE_MATCH,
@@ -130,6 +131,8 @@ def install(app: FastAPI, *, etags: Tags = PLAIN, policy: Policy = STRICT) -> No
         app.add_exception_handler(RequestValidationError, _refused_body)
     if app.router.route_class is APIRoute:
         app.router.route_class = ConditionalRoute
+    if _note_form not in [getattr(one, "dependency", None) for one in app.router.dependencies]:
+        app.router.dependencies.append(Depends(_note_form))
     if ConditionalRequests not in [getattr(one, "cls", None) for one in app.user_middleware]:
         if app.middleware_stack is not None:
             raise ConfigurationError(
@@ -207,8 +210,17 @@ async def _fields(request: Request) -> FormData:
     return await request.form()
 
 
-#: The fields of a form as they came, for :meth:`optilock.preconditions.EditForm.save`. A model of
-#: pydantic does not show an emptied field: FastAPI treats it as missing.
+async def _note_form(request: Request) -> None:
+    """Let forms see the fields as they came: to a model an emptied field is a missing one."""
+    if request.headers.get("content-type", "").startswith(_FORMS):
+        form_served.set(await request.form())
+
+
+#: Media types of forms.
+_FORMS = ("application/x-www-form-urlencoded", "multipart/form-data")
+
+
+#: The fields of a form as they came, for :meth:`optilock.preconditions.EditForm.save`.
 SentForm = Annotated[FormData, Depends(_fields)]
 
 
