@@ -20,7 +20,8 @@
 Each method arms a fault at once, for the next statement that it suits. As a context manager it is
 withdrawn at the end of the block. A fault that was not met raises :class:`FaultNotMet` there, or at
 the end of ``with Faults``: a test whose fault never happens proves nothing. ``times=2`` is for two
-in succession, such as two attempts.
+in succession, such as two attempts. (An adaptive unit locks the row of a ``conflict`` in its second
+attempt, so it needs ``strategy="optimistic"`` to meet a second one.)
 
 **They are real.** Each connection to a server goes by way of this process
 (:mod:`optilock.testing.lines`), which ends it, or has the server itself refuse. So the driver's own

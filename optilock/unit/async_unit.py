@@ -19,7 +19,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 from types import TracebackType
-from typing import Any, Generic, TypeVar, Unpack, overload
+from typing import Any, Generic, NoReturn, TypeVar, Unpack, overload
 
 from sqlalchemy.ext.asyncio import (
     AsyncEngine,
@@ -72,6 +72,14 @@ class AsyncUnitOfWork(Membership, Generic[AS]):
     __signature__ = spelled_out(
         sessions="async_sessionmaker[AS] | async_scoped_session[AS] | AsyncEngine"
     )
+
+    def __enter__(self) -> NoReturn:
+        raise ConfigurationError(
+            "AsyncUnitOfWork makes async sessions: write `async with`. Nothing was sent."
+        )
+
+    def __exit__(self, *_: object) -> None:
+        """Do nothing: the block is never entered."""
 
     async def __aenter__(self) -> AS:
         outer = self._outer()

@@ -9,7 +9,7 @@ database detects that: half of the circle is in the program. So the inner unit w
 
 from __future__ import annotations
 
-from typing import Any, Protocol, Self
+from typing import Any, NoReturn, Protocol, Self
 
 from sqlalchemy import Engine
 from sqlalchemy.exc import DBAPIError
@@ -67,6 +67,14 @@ class Membership:
             _sessions=sessions, _options=options, _next_attempt=next_attempt, _call=call
         )
         return unit
+
+    def __call__(self, *_: object, **__: object) -> NoReturn:
+        level: Any = self._options.isolation  # an Isolation by now
+        option = "" if level is None else f", isolation=Isolation.{level.name}"
+        raise ConfigurationError(
+            "this unit of work is a block (`with`), and does not decorate a function: write"
+            f" @unit_of_work(sessions{option}). Nothing was sent."
+        )
 
     def _outer(self) -> OwnTransaction | None:
         """Return the running unit that this one joins."""

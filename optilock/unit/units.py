@@ -35,7 +35,17 @@ import functools
 import inspect
 from collections.abc import Callable, Coroutine
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, Unpack, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    Generic,
+    NoReturn,
+    ParamSpec,
+    TypeVar,
+    Unpack,
+    overload,
+)
 
 from sqlalchemy import Engine
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
@@ -134,6 +144,15 @@ class UnitOfWork(Membership, Generic[S]):
 
     __signature__ = spelled_out(sessions="sessionmaker[S] | scoped_session[S] | Engine")
 
+    async def __aenter__(self) -> NoReturn:
+        raise ConfigurationError(
+            "UnitOfWork makes sync sessions: write `with`, or `async with AsyncUnitOfWork(...)`"
+            " over an async_sessionmaker. Nothing was sent."
+        )
+
+    async def __aexit__(self, *_: object) -> None:
+        """Do nothing: the block is never entered."""
+
     def __enter__(self) -> S:
         outer = self._outer()
         if outer is not None:
@@ -228,7 +247,35 @@ def unit_of_work(sessions: Any, **options: Any) -> Any:
         run.__signature__ = signature  # type: ignore[attr-defined]
         return run
 
-    return decorate
+    return _Decorator(decorate)
+
+
+class _Decorator:
+    """The decorator of a function; a ``with`` statement gets the right name."""
+
+    def __init__(self, decorate: Callable[..., Callable[..., Any]]) -> None:
+        self._decorate = decorate
+
+    def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        return self._decorate(function)
+
+    def __enter__(self) -> NoReturn:
+        raise ConfigurationError(
+            "unit_of_work(sessions) decorates a function: write `with UnitOfWork(sessions) as"
+            " session:` for a block. Nothing was sent."
+        )
+
+    def __exit__(self, *_: object) -> None:
+        """Do nothing: the block is never entered."""
+
+    async def __aenter__(self) -> NoReturn:
+        raise ConfigurationError(
+            "unit_of_work(sessions) decorates a function: write `async with"
+            " AsyncUnitOfWork(sessions) as session:` for a block. Nothing was sent."
+        )
+
+    async def __aexit__(self, *_: object) -> None:
+        """Do nothing: the block is never entered."""
 
 
 def _runner(

@@ -203,3 +203,24 @@ def test_f_a_level_may_be_named_by_its_text(given):
     assert level_of(given) is Isolation.REPEATABLE_READ
     UnitOfWork(SESSIONS, isolation=given)
     unit_of_work(SESSIONS, isolation=given)
+
+
+def test_the_wrong_use_of_a_name_names_the_right_one():
+    """A block does not decorate, a decorator is no block, and a sync unit is not awaited."""
+    sessions = sessionmaker(create_engine("sqlite://"))
+    for made, right in (
+        (serializable, r"@unit_of_work\(sessions, isolation=Isolation\.SERIALIZABLE\)"),
+        (repeatable_read, r"isolation=Isolation\.REPEATABLE_READ"),
+        (UnitOfWork, r"@unit_of_work\(sessions\)"),
+    ):
+        with pytest.raises(ConfigurationError, match=right):
+            made(sessions)(lambda session: None)
+        with pytest.raises(ConfigurationError, match="write `with`"):
+            made(sessions).__aenter__().send(None)
+    with pytest.raises(ConfigurationError, match="with UnitOfWork"), unit_of_work(sessions):
+        pass
+    with pytest.raises(ConfigurationError, match="async with AsyncUnitOfWork"):
+        unit_of_work(sessions).__aenter__().send(None)
+    engine = create_async_engine("sqlite+aiosqlite://")
+    with pytest.raises(ConfigurationError, match="write `async with`"), AsyncUnitOfWork(engine):
+        pass
