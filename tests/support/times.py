@@ -1,26 +1,42 @@
-"""``--times``: what the tests of each folder took, and which three took most.
+"""``--times``: what the tests of each folder took; ``--budget``: whether that is too much.
 
 A plugin of pytest's, registered by ``tests/conftest.py``. Processor time is that of the test's own
 process and of the programs that the test started and waited for; the difference to the clock is
 waiting, and the turns of other processes. Where tests are spread over processes, each tells the
 first one what it has measured.
+
+``tests/budget.toml`` has the budget of each folder for a default run on a bare machine: tests,
+seconds of processor time on a quiet core, and lines. With ``--budget`` the run fails if a folder
+needs a tenth more, and names its tests that grew most since ``tests/map.json`` was recorded. A busy
+core does less in a second than a quiet one. So a piece of Python whose duration is known is timed
+now and then, and the seconds are divided by how much slower it was.
 """
 
 from __future__ import annotations
 
+import json
 import resource
+import statistics
 import time
+import tomllib
 from collections import defaultdict
-from collections.abc import Generator
+from collections.abc import Generator, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
-__all__ = ["Spent", "Times", "folder_of", "table"]
+from tests.support.reached import function_of
 
+__all__ = ["Spent", "Timed", "Times", "complaints", "folder_of", "table"]
+
+ROOT = Path(__file__).resolve().parents[2]
 #: The tests whose names are printed.
 _NAMED = 3
+#: What is allowed above the budget.
+_MORE = 1.1
+#: Seconds that the piece of Python takes on a quiet core (CPython 3.11), and tests between two.
+_QUIET, _BETWEEN = 0.007, 100
 
 
 class Spent(NamedTuple):
@@ -33,39 +49,71 @@ class Spent(NamedTuple):
         return Spent(self.processor - begin.processor, self.clock - begin.clock)
 
 
+class Timed(NamedTuple):
+    nodeid: str
+    processor: float
+    clock: float
+
+
 def now() -> Spent:
     children = resource.getrusage(resource.RUSAGE_CHILDREN)
     own = time.process_time() + children.ru_utime + children.ru_stime
     return Spent(own, time.perf_counter())
 
 
-class Times:
-    """The plugin."""
+def slowness() -> float:
+    """How many times as long the piece of Python takes as on a quiet core."""
+    begin, total = time.thread_time(), 0
+    for number in range(100_000):
+        total += number * number % 7
+    return (time.thread_time() - begin) / _QUIET
 
-    def __init__(self) -> None:
-        self.of_tests: list[tuple[str, float, float]] = []
+
+class Times:
+    """The plugin; with ``budget`` it fails the run."""
+
+    def __init__(self, *, budget: bool) -> None:
+        self._budget = budget
+        self._tests: list[Timed] = []
+        self._slower: list[float] = []
+        self._complaints: list[str] = []
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
+        if self._budget and len(self._tests) % _BETWEEN == 0:
+            self._slower.append(slowness())
         begin = now()
         try:
             return (yield)
         finally:
-            self.of_tests.append((item.nodeid, *now().since(begin)))
-
-    def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        if hasattr(session.config, "workeroutput"):
-            session.config.workeroutput["times"] = self.of_tests
+            self._tests.append(Timed(item.nodeid, *now().since(begin)))
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any, error: object) -> None:
         """xdist's hook: a process has ended."""
-        told = getattr(node, "workeroutput", {}).get("times", ())
-        self.of_tests += [(nodeid, processor, clock) for nodeid, processor, clock in told]
+        tests, slower = getattr(node, "workeroutput", {}).get("times", ((), ()))
+        self._tests += [Timed(*test) for test in tests]
+        self._slower += slower
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        if hasattr(session.config, "workeroutput"):
+            session.config.workeroutput["times"] = self._tests, self._slower
+        elif self._budget and self._tests:
+            budget = tomllib.loads((ROOT / "tests" / "budget.toml").read_text(encoding="utf-8"))
+            slower = max(1.0, statistics.fmean(self._slower))
+            self._complaints = [*complaints(self._tests, budget, slower, _lines_of(budget))]
+            if self._complaints and session.exitstatus == pytest.ExitCode.OK:
+                session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         terminalreporter.write_sep("=", "seconds of each folder")
-        for line in table(self.of_tests):
+        for line in table(self._tests):
+            terminalreporter.write_line(line)
+        if self._slower:
+            slower = statistics.fmean(self._slower)
+            terminalreporter.write_line(f"cores were {slower:.2f} times as slow as quiet ones")
+        for line in self._complaints:
             terminalreporter.write_line(line)
 
 
@@ -75,16 +123,70 @@ def folder_of(nodeid: str) -> str:
     return "/".join(path.parts[:3] if len(path.parts) > 3 else path.parts[:2])
 
 
-def table(of_tests: list[tuple[str, float, float]]) -> list[str]:
-    """The folders, the one with most processor time first."""
+def _of_folders(tests: Iterable[Timed]) -> dict[str, list[Timed]]:
     folders = defaultdict(list)
-    for test in of_tests:
-        folders[folder_of(test[0])].append(test)
+    for test in tests:
+        folders[folder_of(test.nodeid)].append(test)
+    return folders
+
+
+def table(tests: Iterable[Timed]) -> list[str]:
+    """The folders, the one with most processor time first, each with its dearest tests."""
     rows = []
-    for folder, tests in folders.items():
-        processor, clock = (sum(test[number] for test in tests) for number in (1, 2))
-        dearest = sorted(tests, key=lambda test: -test[1])[:_NAMED]
-        named = ", ".join(f"{nodeid.rpartition('/')[2]} {cpu:.1f}" for nodeid, cpu, _ in dearest)
-        numbers = f"{processor:>9.1f} {clock:>6.1f} {len(tests):>6}"
+    for folder, inside in _of_folders(tests).items():
+        processor, clock = (sum(test[number] for test in inside) for number in (1, 2))
+        dearest = sorted(inside, key=lambda test: -test.processor)[:_NAMED]
+        named = ", ".join(f"{_short(one.nodeid)} {one.processor:.1f}" for one in dearest)
+        numbers = f"{processor:>9.1f} {clock:>6.1f} {len(inside):>6}"
         rows.append((processor, f"{numbers}  {folder}: {named}"))
     return ["processor  clock  tests", *(line for _, line in sorted(rows, reverse=True))]
+
+
+def complaints(
+    tests: Iterable[Timed],
+    budget: Mapping[str, Mapping[str, float]],
+    slower: float,
+    lines: Mapping[str, int],
+) -> Iterable[str]:
+    """A sentence for each folder that needs more than its budget, or has none."""
+    for folder, inside in sorted(_of_folders(tests).items()):
+        if not folder.startswith("tests/"):
+            continue
+        if folder not in budget:
+            yield f"{folder} has no row in tests/budget.toml: add one with what it needs."
+            continue
+        needed = {
+            "tests": len(inside),
+            "seconds": sum(test.processor for test in inside) / slower,
+            "lines": lines.get(folder, 0),
+        }
+        for what, most in budget[folder].items():
+            if needed[what] > _MORE * most:
+                yield (
+                    f"{folder} needs {needed[what]:,.0f} {what}, and its budget in"
+                    f" tests/budget.toml has {most:,.0f}. Grown most: {_grown(inside, slower)}."
+                )
+
+
+def _grown(tests: Iterable[Timed], slower: float) -> str:
+    """The test functions that take most more than when the map was recorded."""
+    file = ROOT / "tests" / "map.json"
+    before = json.loads(file.read_text(encoding="utf-8"))["seconds"]
+    longest: dict[str, float] = defaultdict(float)
+    for test in tests:
+        longest[function_of(test.nodeid)] += test.processor / slower
+    most = sorted(longest, key=lambda name: before.get(name, 0.0) - longest[name])[:_NAMED]
+    return ", ".join(
+        f"{_short(name)} (+{longest[name] - before.get(name, 0):.1f} s)" for name in most
+    )
+
+
+def _short(nodeid: str) -> str:
+    return nodeid.rpartition("/")[2]
+
+
+def _lines_of(folders: Iterable[str]) -> dict[str, int]:
+    return {
+        folder: sum(len(path.read_bytes().splitlines()) for path in (ROOT / folder).rglob("*.py"))
+        for folder in folders
+    }

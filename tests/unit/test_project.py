@@ -82,7 +82,7 @@ def test_ci_runs_the_readmes_test_command_and_every_other_check() -> None:
 
 @of_the_repository
 def test_ci_runs_the_readmes_test_command_before_it_installs_a_database() -> None:
-    parts = ("on_a_bare_machine python", "CI=true", "installations >")
+    parts = ("on_a_bare_machine bash", "CI=true", "installations >")
     places = [text_of(".ci/run").index(part) for part in parts]
     assert places == sorted(places)
 

@@ -19,7 +19,7 @@ from optilock_apps.servers import ServerMissing
 from tests.engines import Targets, mariadb, missing, urls
 from tests.support.selection import covering
 from tests.support.summary import skipped_because
-from tests.support.times import table
+from tests.support.times import Timed, complaints, table
 
 ROOT = Path(__file__).resolve().parents[2]
 KINDS = [*itertools.product("abc", (1, 2), (True, False), ("sqlite", "mariadb"))]
@@ -178,10 +178,41 @@ def test_docker_that_does_not_answer_is_no_error(monkeypatch: pytest.MonkeyPatch
     assert urls._docker_answers.__wrapped__() is False
 
 
+TESTS = [
+    Timed("tests/unit/test_a.py::test_x", 1.0, 2.0),
+    Timed("README.md::line:1", 3.0, 3.0),
+    Timed("tests/unit/test_a.py::test_y[b]", 1.5, 4.0),
+]
+
+
 def test_the_table_of_times_names_the_dearest_folder_first() -> None:
-    of_tests = [("tests/unit/test_a.py::test_x", 1.0, 2.0), ("README.md::line:1", 3.0, 3.0)]
-    head, first, second = table([*of_tests, ("tests/unit/test_a.py::test_y[b]", 1.5, 4.0)])
+    head, first, second = table(TESTS)
     assert head.split() == ["processor", "clock", "tests"]
     assert first.split()[:4] == ["3.0", "3.0", "1", "README.md:"]
     assert second.split()[:4] == ["2.5", "6.0", "2", "tests/unit:"]
     assert second.endswith("tests/unit: test_a.py::test_y[b] 1.5, test_a.py::test_x 1.0")
+
+
+@pytest.mark.parametrize(
+    ("most", "said"),
+    [
+        ({"tests": 2, "seconds": 2.5, "lines": 9}, ""),
+        ({"tests": 1, "seconds": 2.5, "lines": 9}, "needs 2 tests"),
+        ({"tests": 2, "seconds": 2.2, "lines": 9}, "needs 2 seconds"),
+        ({"tests": 2, "seconds": 2.5, "lines": 9 / 1.2}, "needs 9 lines"),
+    ],
+)
+def test_a_folder_above_its_budget_is_named_with_what_grew(most: Any, said: str) -> None:
+    told = [*complaints(TESTS, {"tests/unit": most}, 1.0, {"tests/unit": 9})]
+    assert len(told) == bool(said)
+    for one in told:
+        assert said in one
+        assert "tests/unit" in one
+        assert "test_a.py::test_y (+1.5 s), test_a.py::test_x (+1.0 s)" in one
+    assert not [*complaints(TESTS, {"tests/unit": most}, 2.5, {})] or "tests" in said
+
+
+def test_a_folder_without_a_budget_is_named() -> None:
+    assert [*complaints(TESTS, {}, 1.0, {})] == [
+        "tests/unit has no row in tests/budget.toml: add one with what it needs."
+    ]
