@@ -33,6 +33,7 @@ from optilock.errors import (
     NotWritten,
     OptilockError,
     PreconditionRequired,
+    TransactionEnded,
     UnguardedStatement,
 )
 from optilock.exactly_once import AlreadyDone, KeyInUse, KeyReused, NotCommitted
@@ -135,6 +136,7 @@ CASES: list[tuple[Exception, int | None, str | None]] = [
     (UnguardedStatement("UPDATE"), None, None),
     (NotWritten("a trigger"), 403, "not-written"),
     (CannotMerge("title"), None, None),
+    (TransactionEnded("COMMIT in SQL text"), None, None),
     (IntegrityError("INSERT", {}, Exception("UNIQUE")), None, None),
     (OperationalError("SELECT", {}, Exception("?")), None, None),
     (ValueError("?"), None, None),
