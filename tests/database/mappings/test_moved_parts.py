@@ -18,25 +18,25 @@ from tests.support.models import Base, key
 alive = pytest.mark.needs("resolves-in-place")
 
 
-class Crate(Versioned, Base):
+class Hamper(Versioned, Base):
     __tablename__ = "mp_crates"
     __version_root_of__ = ("boxes", "slips")
     id: Mapped[int] = key()
-    boxes: Mapped[list[Box]] = relationship(back_populates="crate")
-    slips: Mapped[list[Slip]] = relationship(back_populates="crate")
+    boxes: Mapped[list[Hatbox]] = relationship(back_populates="crate")
+    slips: Mapped[list[Waybill]] = relationship(back_populates="crate")
 
 
-class Box(Versioned, Base):
+class Hatbox(Versioned, Base):
     __tablename__ = "mp_boxes"
     __version_commutes__ = ("n",)
     id: Mapped[int] = key()
     text: Mapped[str | None]
     n: Mapped[int] = mapped_column(default=0)
     crate_id: Mapped[int | None] = mapped_column(ForeignKey("mp_crates.id"))
-    crate: Mapped[Crate | None] = relationship(back_populates="boxes")
+    crate: Mapped[Hamper | None] = relationship(back_populates="boxes")
 
 
-class Slip(Base):
+class Waybill(Base):
     """A part without a version."""
 
     __tablename__ = "mp_slips"
@@ -44,33 +44,33 @@ class Slip(Base):
     id: Mapped[int] = key()
     text: Mapped[str | None]
     crate_id: Mapped[int | None] = mapped_column(ForeignKey("mp_crates.id"))
-    crate: Mapped[Crate | None] = relationship(back_populates="slips")
+    crate: Mapped[Hamper | None] = relationship(back_populates="slips")
 
 
 @pytest.fixture
 def crates(tables: Any, store: Any) -> None:
-    tables(Crate, Box, Slip)
-    store(*(Crate(id=n) for n in (1, 2, 3)), Box(id=1, crate_id=1), Slip(id=1, crate_id=1))
+    tables(Hamper, Hatbox, Waybill)
+    store(*(Hamper(id=n) for n in (1, 2, 3)), Hatbox(id=1, crate_id=1), Waybill(id=1, crate_id=1))
 
 
 @pytest.fixture
 def versions(engine: Any) -> Any:
     def versions() -> dict[int, int]:
         with Session(engine) as fresh:
-            return dict(map(tuple, fresh.execute(select(Crate.id, Crate.version))))
+            return dict(map(tuple, fresh.execute(select(Hamper.id, Hamper.version))))
 
     return versions
 
 
-def change(session: Any, box: Box) -> None:
+def change(session: Any, box: Hatbox) -> None:
     box.text = "mine"
 
 
-def add_one(session: Any, box: Box) -> None:
+def add_one(session: Any, box: Hatbox) -> None:
     box.n += 1
 
 
-def overwrite_it(session: Any, box: Box) -> None:
+def overwrite_it(session: Any, box: Hatbox) -> None:
     overwrite(box)
     box.text = "mine"
 
@@ -79,9 +79,9 @@ def delete(session: Any, box: Any) -> None:
     session.delete(box)
 
 
-def replace(session: Any, box: Box) -> None:
+def replace(session: Any, box: Hatbox) -> None:
     session.delete(box)
-    session.add(Box(id=1, text="new", crate_id=3))
+    session.add(Hatbox(id=1, text="new", crate_id=3))
 
 
 def to_crate_3(entry: Any) -> Resolution:
@@ -105,12 +105,12 @@ def to_crate_3(entry: Any) -> Resolution:
 )
 def test_the_root_of_the_stored_row_moves(crates, watched, other, versions, act, options, moves):
     with watched(**options) as session:
-        box = session.get_one(Box, 1)
-        other(Box, 1, crate_id=2)
+        box = session.get_one(Hatbox, 1)
+        other(Hatbox, 1, crate_id=2)
         act(session, box)
         before = versions()
         session.flush()
-        inside = dict(map(tuple, session.execute(select(Crate.id, Crate.version))))
+        inside = dict(map(tuple, session.execute(select(Hamper.id, Hamper.version))))
         session.commit()
     assert {n for n in (2, 3) if versions()[n] > before[n]} == moves
     assert versions() == inside  # the flush was all
@@ -122,8 +122,8 @@ def test_a_row_that_is_inserted_again_moves_the_root_that_it_comes_into(
 ):
     """Both sides have deleted it, and the resolver puts it elsewhere."""
     with watched(to_crate_3) as session:
-        box = session.get_one(Box, 1)
-        gone(Box, 1)
+        box = session.get_one(Hatbox, 1)
+        gone(Hatbox, 1)
         session.delete(box)
         before = versions()
         session.commit()
@@ -133,14 +133,16 @@ def test_a_row_that_is_inserted_again_moves_the_root_that_it_comes_into(
 def test_a_root_that_was_read_is_compared_in_that_version(crates, watched, other, versions):
     """A decision about its parts was made without this one."""
     with watched() as session:
-        read = session.get_one(Crate, 2)
-        box = session.get_one(Box, 1)
-        other(Box, 1, crate_id=2)
+        read = session.get_one(Hamper, 2)
+        box = session.get_one(Hatbox, 1)
+        other(Hatbox, 1, crate_id=2)
         overwrite(box)
         box.text = "mine"
         with pytest.raises(ConcurrencyError) as refused:
             session.commit()
-        assert [(entry.model, entry.identity) for entry in refused.value.entries] == [(Crate, (2,))]
+        assert [(entry.model, entry.identity) for entry in refused.value.entries] == [
+            (Hamper, (2,))
+        ]
         assert read is not None
         session.rollback()
     assert versions() == {1: 2, 2: 2, 3: 1}
@@ -149,8 +151,8 @@ def test_a_root_that_was_read_is_compared_in_that_version(crates, watched, other
 @alive
 def test_under_no_bump_the_root_stays(crates, watched, other, versions):
     with watched(client_wins) as session:
-        box = session.get_one(Box, 1)
-        other(Box, 1, crate_id=2)
+        box = session.get_one(Hatbox, 1)
+        other(Hatbox, 1, crate_id=2)
         before = versions()
         with no_bump(session):
             box.text = "mine"
@@ -164,8 +166,8 @@ def test_the_root_of_a_part_without_a_version_moves(
     crates, watched, engine, other, versions, act, kind
 ):
     with watched() if kind == "watched" else Session(engine) as session:
-        slip = session.get_one(Slip, 1)
-        other(Slip, 1, crate_id=2)
+        slip = session.get_one(Waybill, 1)
+        other(Waybill, 1, crate_id=2)
         before = versions()
         act(session, slip)
         session.commit()
@@ -177,8 +179,8 @@ def test_a_part_without_a_version_is_read_once_more_only_if_its_root_was_not(
 ):
     for reads_root in (True, False):
         with watched() as session:
-            root = session.get_one(Crate, 1) if reads_root else None
-            session.get_one(Slip, 1).text = f"mine {reads_root}"
+            root = session.get_one(Hamper, 1) if reads_root else None
+            session.get_one(Waybill, 1).text = f"mine {reads_root}"
             with count_statements(engine) as sent:
                 session.flush()
             assert root is None or root.version > 1
@@ -191,12 +193,12 @@ def test_a_part_without_a_version_is_read_once_more_only_if_its_root_was_not(
 def test_a_root_that_a_resolver_leaves_as_stored_moves_for_a_part_that_is_written(
     crates, watched, other, store, versions
 ):
-    store(Box(id=2, crate_id=1))
+    store(Hatbox(id=2, crate_id=1))
     with watched(store_wins) as session:
-        root = session.get_one(Crate, 1)
-        session.get_one(Box, 1).text = "mine"
+        root = session.get_one(Hamper, 1)
+        session.get_one(Hatbox, 1).text = "mine"
         with Session(session.get_bind()) as theirs, theirs.begin():
-            theirs.get_one(Box, 2).text = "theirs"
+            theirs.get_one(Hatbox, 2).text = "theirs"
         before = versions()
         session.commit()
         assert root.version == versions()[1] == before[1] + 1
