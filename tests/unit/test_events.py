@@ -144,6 +144,7 @@ MAKERS = {
 }
 #: Functions that make a conflict, and who reports it.
 REPORTED_BY = {
+    "version_error": "itself, once it has the tag of the stored row",
     "conflict_of": "its callers",
     # Settled or refused with others: the end of the flush reports all of its rows before.
     "decide": "settle",

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from fastapi import FastAPI, Response
 from fastapi.testclient import TestClient
-from sqlalchemy import Engine, create_engine
+from sqlalchemy import Engine, String, create_engine
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sessionmaker
 from sqlalchemy.pool import StaticPool
 
@@ -38,8 +38,8 @@ class Page(Versioned, Base):
     __tablename__ = "pages_of_one_conflict"
     __problem_fields__ = ("title", "body")
     id: Mapped[int] = mapped_column(primary_key=True)
-    title: Mapped[str]
-    body: Mapped[str]
+    title: Mapped[str] = mapped_column(String(50))
+    body: Mapped[str] = mapped_column(String(50))
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ from zoneinfo import ZoneInfo
 import pytest
 from sqlalchemy import ARRAY, JSON, DateTime, Engine, String, Text
 from sqlalchemy import event as events
+from sqlalchemy.dialects.mysql import MEDIUMTEXT
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sessionmaker
 
 from optilock import (
@@ -41,7 +42,7 @@ class Page(Versioned, Base):
     title: Mapped[str] = mapped_column(String(100))
     note: Mapped[str | None] = mapped_column(String(100))
     copies: Mapped[int]
-    body: Mapped[str] = mapped_column(Text)
+    body: Mapped[str] = mapped_column(Text().with_variant(MEDIUMTEXT(), "mysql", "mariadb"))
     secret: Mapped[str] = mapped_column(String(10), default="s")
 
 
