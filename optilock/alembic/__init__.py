@@ -32,6 +32,7 @@ operations                the base of all operations; triggers, and sets of opti
 version_column            the column of a token
 scope_triggers            the triggers that move scopes
 roll_out                  the same column, while others write the table
+waits                     the bounded wait for the lock of a table
 plugin                    the module that Alembic loads whenever it is imported
 autogenerate              comparison of tables and columns, and operations as Python
 autogenerate_triggers     comparison of triggers

@@ -211,8 +211,13 @@ async def _fields(request: Request) -> FormData:
 
 
 async def _note_form(request: Request) -> None:
-    """Let forms see the fields as they came: to a model an emptied field is a missing one."""
-    if request.headers.get("content-type", "").startswith(_FORMS):
+    """Let forms see the fields as they came: to a model an emptied field is a missing one.
+
+    FastAPI has read them already where the function takes a body. Elsewhere the stream is the
+    function's own.
+    """
+    takes_body = getattr(request.scope.get("route"), "body_field", None) is not None
+    if takes_body and request.headers.get("content-type", "").startswith(_FORMS):
         form_served.set(await request.form())
 
 

@@ -31,6 +31,10 @@ WANTED = {
         " that its author had seen; a plain session reads whatever is stored by then. And a touch"
         " outlives a reading that drops edits."
     ),
+    "blind": (
+        "An expired object that is edited without having been read is written with the version that"
+        " its author had seen, and stays expired; SQLAlchemy reads the row as it is stored by then."
+    ),
     "undone": (
         "An object whose INSERT was rolled back has no version in a watched session, and one that"
         " has left it before a rollback has the version from before: no row has the one it had."

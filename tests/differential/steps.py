@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from sqlalchemy import event, select
+from sqlalchemy import event, inspect, select
 from sqlalchemy.orm import Session, load_only, make_transient
 from sqlalchemy.orm.attributes import flag_modified
 
@@ -51,6 +51,14 @@ class Run:
             self.kept.append(self.objects[step.row])
         return self.objects[step.row]
 
+    def read_first(self, step: Step) -> Any:
+        """The object, read before it is edited: see ``blind``."""
+        obj = self.obj(step)
+        recalled = any(obj is one for one in self.recalled)
+        if obj is not None and not recalled and "version" in inspect(obj).expired_attributes:
+            _ = obj.version
+        return obj
+
     def label(self, obj: Any) -> str:
         found = (f"thing {number}" for number, one in self.objects.items() if one is obj)
         return next(found, type(obj).__name__)
@@ -62,16 +70,16 @@ def _choose(values: Any, choice: int) -> Any:
 
 def set_(run: Run, step: Step) -> None:
     name, values = _choose(run.made.values, step.choice)
-    setattr(run.obj(step), name, _choose(values, step.choice // 7))
+    setattr(run.read_first(step), name, _choose(values, step.choice // 7))
 
 
 def set_bad(run: Run, step: Step) -> None:
     name, values = _choose(run.made.bad, step.choice)
-    setattr(run.obj(step), name, _choose(values, step.choice // 7))
+    setattr(run.read_first(step), name, _choose(values, step.choice // 7))
 
 
 def set_same(run: Run, step: Step) -> None:
-    (name, _), obj = _choose(run.made.values, step.choice), run.obj(step)
+    (name, _), obj = _choose(run.made.values, step.choice), run.read_first(step)
     setattr(obj, name, getattr(obj, name))
 
 
@@ -81,15 +89,15 @@ def set_all(run: Run, step: Step) -> None:
 
 
 def del_(run: Run, step: Step) -> None:
-    delattr(run.obj(step), _choose(("title", "num", "body"), step.choice))
+    delattr(run.read_first(step), _choose(("title", "num", "body"), step.choice))
 
 
 def set_expression(run: Run, step: Step) -> None:
-    run.obj(step).num = run.made.thing.num + 1
+    run.read_first(step).num = run.made.thing.num + 1
 
 
 def set_key(run: Run, step: Step) -> None:
-    obj = run.obj(step)
+    obj = run.read_first(step)
     if not any(obj is one for one in run.recalled):  # SQLAlchemy cannot delete it any more
         obj.code = 40 + step.choice % 3
 
@@ -102,7 +110,7 @@ def set_other(run: Run, step: Step) -> None:
     elif step.choice % 5 == 1:
         other.code = 50 + step.choice % 3
     else:
-        run.obj(step).other = other if step.choice % 5 < 4 else None
+        run.read_first(step).other = other if step.choice % 5 < 4 else None
 
 
 def move_code(run: Run, step: Step) -> None:
@@ -110,7 +118,7 @@ def move_code(run: Run, step: Step) -> None:
     other, session = run.session.get(run.made.other, 1), run.session
     run.kept.append(other)
     if run.made.traits.relation != "none":
-        run.obj(step).other = other
+        run.read_first(step).other = other
     session.flush()
     other.note = f"m{step.choice}"
     session.flush()
@@ -119,13 +127,13 @@ def move_code(run: Run, step: Step) -> None:
 
 
 def mutate(run: Run, step: Step) -> None:
-    obj = run.obj(step)
+    obj = run.read_first(step)
     if isinstance(obj.data, dict):
         obj.data["b"] = step.choice
 
 
 def flag(run: Run, step: Step) -> None:
-    flag_modified(run.obj(step), _choose(("num", "title", "data"), step.choice))
+    flag_modified(run.read_first(step), _choose(("num", "title", "data"), step.choice))
 
 
 def touch_(run: Run, step: Step) -> None:

@@ -138,7 +138,8 @@ def _pages(token: str) -> Mapping_:
 
     class Page(guarded, base):  # type: ignore[misc, valid-type]
         __tablename__ = f"history_pages_{token}"
-        __version_ignore__ = ignored
+        if token != "plain":
+            __version_ignore__ = ignored
         id: Mapped[int] = _key()
         title: Mapped[str]
         note: Mapped[str]

@@ -12,6 +12,7 @@ not see at all is still in it; and where the guard stands in the place of SQLAlc
 from __future__ import annotations
 
 import functools
+import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -25,6 +26,12 @@ def count_into(counts: Counter[str]) -> None:
     """From here on, for the rest of the process."""
     _count_wanted(counts)
     _count_guarded(counts)
+    from optilock.watched.guard.release import check_release
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the functions that are replaced here are others
+        check_release()  # which flushes, too
+    counts.clear()
 
 
 def _count_wanted(counts: Counter[str]) -> None:

@@ -33,6 +33,7 @@ from optilock.errors import (
     NotWritten,
     OptilockError,
     PreconditionRequired,
+    SelfDeadlock,
     TransactionEnded,
     UnguardedStatement,
 )
@@ -137,6 +138,7 @@ CASES: list[tuple[Exception, int | None, str | None]] = [
     (NotWritten("a trigger"), 403, "not-written"),
     (CannotMerge("title"), None, None),
     (TransactionEnded("COMMIT in SQL text"), None, None),
+    (SelfDeadlock("a unit would wait for itself"), None, None),
     (IntegrityError("INSERT", {}, Exception("UNIQUE")), None, None),
     (OperationalError("SELECT", {}, Exception("?")), None, None),
     (ValueError("?"), None, None),

@@ -35,14 +35,15 @@ from sqlalchemy.pool import StaticPool
 from optilock import events
 from optilock.errors import ConcurrencyError
 from optilock.mapping.moves import touch_state
-from optilock.resolvers.rules import merge_fields
+from optilock.resolvers.rules import merge_fields, reject
 from optilock.undocumented import connections, flushes, mappers, statements
 from optilock.undocumented.isolation import configure_hidden, hide_events, without_flush
 from optilock.watched.guard.methods import cover_methods, follow_mapping
 from optilock.watched.guard.own_flush import OFF, ON, OWN_FLUSH
 from optilock.watched.guard.session_events import LISTENERS
 from optilock.watched.session.order import listen_alone
-from optilock.watched.session.record import record_of
+from optilock.watched.session.record import options
+from optilock.watched.statements.refusals import forget_statements
 
 Case = Callable[["_Trial"], None]
 
@@ -73,11 +74,14 @@ def _find_faults(driver: ModuleType, own_flush: bool) -> tuple[str | None, str |
         trial = _Trial(driver)
     except Exception as error:
         return _described("mapping", error), None
-    with trial:
-        fault = trial.find_fault(*_PLANNED, *_SIMPLE, *_OF_BOTH)
-        if fault is not None or not own_flush:
-            return fault, None
-        return None, trial.find_own_fault()
+    try:
+        with trial:
+            fault = trial.find_fault(*_PLANNED, *_SIMPLE, *_OF_BOTH)
+            if fault is not None or not own_flush:
+                return fault, None
+            return None, trial.find_own_fault()
+    finally:
+        forget_statements()
 
 
 def _described(what: str, error: Exception) -> str:
@@ -195,7 +199,7 @@ class _Trial:
     def session(self, resolver: Any = None) -> Iterator[Any]:
         """Open the session over rows in their first version."""
         self._connection.executescript(_ROWS)
-        record_of(self._session).on_conflict = resolver
+        options(self._session, on_conflict=resolver or reject)
         with self._session as session:
             yield session
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy.orm import UOWTransaction
-from sqlalchemy.orm.base import NO_VALUE
+from sqlalchemy.orm import NO_VALUE, UOWTransaction
 
 from optilock.conditions.write import expected_versions
 from optilock.mapped import Identity, Place, State, facts

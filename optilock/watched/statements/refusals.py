@@ -237,6 +237,11 @@ _without_inner_writes: set[Any] = set()
 _MOST_KEYS = 1_000
 
 
+def forget_statements() -> None:
+    """Forget the keys of statements, which hold the classes of their tables."""
+    _without_inner_writes.clear()
+
+
 def inner_writes_of(statement: Any) -> Sequence[Any]:
     """Return the statements inside another one that may write rows."""
     if not isinstance(statement, sa.ClauseElement):  # a sequence, which is no statement

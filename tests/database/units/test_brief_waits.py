@@ -34,7 +34,7 @@ def heat(engine, other, sessions):
     def heat(key):
         met = []
 
-        @unit_of_work(sessions, strategy="adaptive")
+        @unit_of_work(sessions, strategy="adaptive", repeat_values="overwrite")
         def work(session):
             row = session.get_one(Account, key)
             if not met:

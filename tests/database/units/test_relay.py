@@ -247,7 +247,9 @@ WRITES = [
 
 @pytest.mark.parametrize("work", WRITES)
 def test_who_has_written_more_begins_another_transaction(meets, stored, work):
-    assert meets(work, before=True) == TWO
+    # Whose statement has moved the row is asked in a transaction of its own.
+    asked = work is update_statement
+    assert meets(work, before=True) == (2 + asked, 2)
     assert stored(Account, 1)["balance"] == 101
     assert stored(Account, 2)["balance"] in (20, 21)  # once
 
