@@ -19,7 +19,7 @@ such a test asks for ``--full`` itself. What is named by its id
 (``tests/unit/test_merge.py::test_...``) runs with all of its parameters and modes; how often it
 tries again depends on the options alone.
 
-``--write-ids FILE`` notes what was run, and ``--not-in FILE`` leaves it out: so that a second run
+``--write-ids=FILE`` notes what was run, and ``--not-in=FILE`` leaves it out: so that a second run
 in the same environment only adds to the first one.
 """
 
