@@ -134,7 +134,8 @@ class Optilock:
 
     def __init__(self, url: str, **options: Any) -> None:
         self._engine = engine_for(url)
-        options = {"attempts": _ATTEMPTS, **options}
+        # Workloads set values that they have not read: a balance of 0, a new text.
+        options = {"attempts": _ATTEMPTS, "repeat_values": "overwrite", **options}
         sessions = sessionmaker(self._engine)
 
         def unit(session: Session, work: Work[Any]) -> Any:

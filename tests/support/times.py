@@ -7,14 +7,13 @@ first one what it has measured.
 
 ``tests/budget.toml`` has the budget of each folder for a default run on a bare machine: tests,
 seconds of processor time on a quiet core, and lines. With ``--budget`` the run fails if a folder
-needs a tenth more, and names its tests that grew most since ``tests/map.json`` was recorded. A busy
+needs a tenth more, and names its dearest tests. A busy
 core does less in a second than a quiet one. So a piece of Python whose duration is known is timed
 now and then, and the seconds are divided by how much slower it was.
 """
 
 from __future__ import annotations
 
-import json
 import resource
 import statistics
 import time
@@ -25,8 +24,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-
-from tests.support.reached import function_of
 
 __all__ = ["Spent", "Timed", "Times", "complaints", "folder_of", "table"]
 
@@ -135,10 +132,8 @@ def table(tests: Iterable[Timed]) -> list[str]:
     rows = []
     for folder, inside in _of_folders(tests).items():
         processor, clock = (sum(test[number] for test in inside) for number in (1, 2))
-        dearest = sorted(inside, key=lambda test: -test.processor)[:_NAMED]
-        named = ", ".join(f"{_short(one.nodeid)} {one.processor:.1f}" for one in dearest)
         numbers = f"{processor:>9.1f} {clock:>6.1f} {len(inside):>6}"
-        rows.append((processor, f"{numbers}  {folder}: {named}"))
+        rows.append((processor, f"{numbers}  {folder}: {_dearest(inside)}"))
     return ["processor  clock  tests", *(line for _, line in sorted(rows, reverse=True))]
 
 
@@ -164,21 +159,13 @@ def complaints(
             if needed[what] > _MORE * most:
                 yield (
                     f"{folder} needs {needed[what]:,.0f} {what}, and its budget in"
-                    f" tests/budget.toml has {most:,.0f}. Grown most: {_grown(inside, slower)}."
+                    f" tests/budget.toml has {most:,.0f}. Dearest: {_dearest(inside)}."
                 )
 
 
-def _grown(tests: Iterable[Timed], slower: float) -> str:
-    """The test functions that take most more than when the map was recorded."""
-    file = ROOT / "tests" / "map.json"
-    before = json.loads(file.read_text(encoding="utf-8"))["seconds"]
-    longest: dict[str, float] = defaultdict(float)
-    for test in tests:
-        longest[function_of(test.nodeid)] += test.processor / slower
-    most = sorted(longest, key=lambda name: before.get(name, 0.0) - longest[name])[:_NAMED]
-    return ", ".join(
-        f"{_short(name)} (+{longest[name] - before.get(name, 0):.1f} s)" for name in most
-    )
+def _dearest(tests: Iterable[Timed]) -> str:
+    named = sorted(tests, key=lambda test: -test.processor)[:_NAMED]
+    return ", ".join(f"{_short(one.nodeid)} {one.processor:.1f}" for one in named)
 
 
 def _short(nodeid: str) -> str:

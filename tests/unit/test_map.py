@@ -1,77 +1,70 @@
-"""tests/map.json: the tests that call each function (``python -m tests.of --record``)."""
+"""tests/MAP.md names the test files of each source file (``python -m tests.map`` writes it)."""
 
 from __future__ import annotations
 
-import ast
-from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from tests.of import FILE, KEPT, ROOT, Map, merged, read
+from tests.map import MAP, Map, read, rows
 
 pytestmark = pytest.mark.pages
 
-#: Functions that no test calls in its own process: programs and other interpreters run them.
-ELSEWHERE = {"optilock/__main__.py"}
+WRITE = "run python -m tests.map"
 
 
 @pytest.fixture(scope="module")
 def known() -> Map:
-    return read(FILE.read_text(encoding="utf-8"))
+    return read()
 
 
-def test_every_source_file_with_functions_has_a_row(known: Map) -> None:
-    sources = {
-        path.relative_to(ROOT).as_posix()
-        for path in (ROOT / "optilock").rglob("*.py")
-        if [*_functions(ast.parse(path.read_text(encoding="utf-8")).body)]
-    }
-    absent = sources - known.files.keys() - ELSEWHERE
-    assert not absent, "run: python -m tests.of --record, with the tests of these files"
-    assert known.files.keys() <= sources
+def test_the_map_has_a_row_for_every_source_file_that_has_code(known: Map) -> None:
+    assert sorted(rows(MAP.read_text())) == known.code, WRITE
 
 
-def test_every_test_of_the_map_exists(known: Map) -> None:
-    files = dict.fromkeys(test.partition("::")[0] for test in known.seconds)
-    there = {
-        f"{name}::{function}"
-        for name in files
-        if (ROOT / name).exists()
-        for function in _functions(ast.parse((ROOT / name).read_text(encoding="utf-8")).body)
-    }
-    gone = known.seconds.keys() - there
-    assert not gone, "run: python -m tests.of --record, with the tests of these files"
+def test_every_source_file_has_tests(known: Map) -> None:
+    assert [source for source in known.code if not known.closest(source)] == []
 
 
-def test_the_closest_test_of_each_function_is_run_and_the_quickest_first() -> None:
-    tests = {"f": ["a", "b"], "g": ["c", "b"], "h": ["a", "d"]}
-    known = Map({"a": 3.0, "b": 1.0, "c": 2.0, "d": 0.5}, {"optilock/x.py": tests})
-    assert known.tests_of("optilock/x.py", 2) == ["c", "a"]
-    assert known.tests_of("optilock/x.py") == ["d", "b", "c", "a"]
-    assert known.tests_of("optilock/y.py") == []
+def test_every_test_file_of_the_map_has_to_do_with_its_source_file(known: Map) -> None:
+    """A test file that was moved, or that no longer tests the file, must not stay on the map."""
+    stale = [
+        (source, test)
+        for source, tests in rows(MAP.read_text()).items()
+        for test in tests
+        if test not in known.tests or not known.closeness(source, test)
+    ]
+    assert stale == [], WRITE
 
 
-def test_a_test_that_is_recorded_again_replaces_what_was_known_of_it() -> None:
-    place = ("optilock/mapped.py", "facts_of")
-    before = Map({"old": 1.0, "a": 1.0}, {place[0]: {place[1]: ["old", "a"], "gone": ["old"]}})
-    after = merged(before, {"old": 2.0, "b": 1.0}, {"old": {place, ("x", "y")}, "b": {place}})
-    assert after.files == {place[0]: {place[1]: ["a", "b", "old"]}}
-    assert after.seconds["old"] == 2.0
+def test_names_are_followed_to_the_file_that_defines_them(tmp_path: Path) -> None:
+    _write(tmp_path, "optilock/__init__.py", "from optilock.rows import Row\n")
+    _write(tmp_path, "optilock/rows.py", "class Row: ...\n")
+    _write(tmp_path, "optilock/other.py", "def unlike(): ...\n")
+    _write(tmp_path, "tests/test_x.py", "from optilock import Row\ndef test_it(): ...\n")
+    found = read(tmp_path)
+    assert found.closest("optilock/rows.py") == ["tests/test_x.py"]
+    assert found.closest("optilock/other.py") == []
 
 
-def test_the_tests_that_call_least_beside_a_function_are_kept() -> None:
-    place = ("optilock/mapped.py", "facts_of")
-    reached = {str(n): {place, *((f"x{n}", str(k)) for k in range(n))} for n in range(KEPT + 3)}
-    after = merged(Map(), dict.fromkeys(reached, 1.0), reached)
-    assert after.files[place[0]][place[1]] == [str(n) for n in range(KEPT)]
-    assert read(after.text()).files == after.files
+def test_of_two_test_files_the_one_that_shares_more_words_is_closer(tmp_path: Path) -> None:
+    _write(tmp_path, "optilock/leases.py", "def renew_lease(): ...\n")
+    _write(tmp_path, "optilock/queue.py", "def send(): ...\n")
+    _write(tmp_path, "tests/test_leases.py", "def test_a_lease_is_renewed(): ...\n")
+    _write(tmp_path, "tests/test_queue.py", "def test_a_queue_holds_a_lease(): ...\n")
+    assert read(tmp_path).closest("optilock/leases.py")[0] == "tests/test_leases.py"
 
 
-def _functions(body: list[ast.stmt], prefix: str = "") -> Iterator[str]:
-    for node in body:
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            yield prefix + node.name
-        elif isinstance(node, ast.ClassDef):
-            yield from _functions(node.body, f"{prefix}{node.name}::")
-        elif isinstance(node, ast.If | ast.Try):
-            yield from _functions(node.body, prefix)
+def test_a_test_file_in_the_folder_of_the_room_is_close_however_common_its_name_is(
+    tmp_path: Path,
+) -> None:
+    _write(tmp_path, "optilock/queue/inner.py", "def shuffle_rows(): ...\n")
+    _write(tmp_path, "tests/database/flush/test_a.py", "def test_a_queue_holds(): ...\n")
+    _write(tmp_path, "tests/database/queue/test_b.py", "def test_it_holds(): ...\n")
+    assert read(tmp_path).closest("optilock/queue/inner.py") == ["tests/database/queue/test_b.py"]
+
+
+def _write(root: Path, name: str, text: str) -> None:
+    path = root / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
