@@ -6,10 +6,10 @@ waiting, and the turns of other processes. Where tests are spread over processes
 first one what it has measured.
 
 ``tests/budget.toml`` has the budget of each folder for a default run on a bare machine: tests,
-lines and, where they were measured, seconds of processor time on a quiet core. With ``--budget`` the run fails if a folder
-needs a tenth more, and names its dearest tests. A busy
-core does less in a second than a quiet one. So a piece of Python whose duration is known is timed
-now and then, and the seconds are divided by how much slower it was.
+lines and, where they were measured, seconds of processor time on a quiet core. With ``--budget``
+the run fails if a folder needs a tenth more, and names its dearest tests. A busy core does less in
+a second than a quiet one. So a piece of Python whose duration is known is timed now and then, and
+the seconds are divided by how much slower it was.
 """
 
 from __future__ import annotations
