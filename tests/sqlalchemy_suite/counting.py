@@ -69,10 +69,11 @@ def _counted_emitter(emit: Any, counts: Counter[str]) -> Any:
 
 
 def _count_guarded(counts: Counter[str]) -> None:
-    from optilock.watched.guard import batch, route
+    from optilock.watched.guard import batch, flush, route
     from optilock.watched.guard import connection as connections
 
     send, route_statement = batch.send, connections.route_statement
+    write_of = flush.write_of
 
     @functools.wraps(send)
     def counted_send(*args: Any, **options: Any) -> Any:
@@ -97,5 +98,10 @@ def _count_guarded(counts: Counter[str]) -> None:
 
         return counted_native
 
+    def counted_join(shape_and_params: Any) -> Any:
+        counts["guarded"] += 1  # a row that joins one which came by route_statement
+        return write_of(shape_and_params)
+
+    flush.write_of = counted_join
     batch.send = counted_send
     connections.route_statement = counted_route

@@ -95,7 +95,11 @@ class Times:
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         if hasattr(session.config, "workeroutput"):
-            session.config.workeroutput["times"] = self._tests, self._slower
+            # execnet sends plain tuples, no class of ours
+            session.config.workeroutput["times"] = (
+                [tuple(test) for test in self._tests],
+                self._slower,
+            )
         elif self._budget and self._tests:
             budget = tomllib.loads((ROOT / "tests" / "budget.toml").read_text(encoding="utf-8"))
             slower = max(1.0, statistics.fmean(self._slower))

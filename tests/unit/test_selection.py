@@ -216,3 +216,12 @@ def test_a_folder_without_a_budget_is_named() -> None:
     assert [*complaints(TESTS, {}, 1.0, {})] == [
         "tests/unit has no row in tests/budget.toml: add one with what it needs."
     ]
+
+
+def test_the_times_of_tests_in_several_processes_are_told() -> None:
+    one = f"{Path(__file__).relative_to(ROOT)}::test_a_folder_without_a_budget_is_named"
+    words = [sys.executable, "-m", "pytest", "-q", "-n", "2", "-p", "no:cacheprovider"]
+    done = subprocess.run(
+        [*words, "--times", one], capture_output=True, text=True, cwd=ROOT, check=True
+    )
+    assert "tests/unit: test_selection.py::test_a_folder_without_a_budget" in done.stdout
