@@ -8,7 +8,9 @@ pool of its own.
 
 from __future__ import annotations
 
+import os
 import threading
+import warnings
 from typing import Any
 
 import psycopg
@@ -29,10 +31,10 @@ class Kept:
         named.pop("context", None)  # the adapters of a dialect
         while (connection := self._taken(named)) is not None:
             if connection.is_as_new():
-                return connection
+                return connection.used_now()
         made = _Connection.connect(**named)
         made.kept, made.named = self, named
-        return made
+        return made.used_now()
 
     def _taken(self, named: dict[str, Any]) -> _Connection | None:
         with self._lock:
@@ -58,6 +60,18 @@ class Kept:
 class _Connection(psycopg.Connection[Any]):
     kept: Kept | None = None
     named: dict[str, Any]
+    #: The test that uses it, or has used it last: named where somebody forgets to close it.
+    user = ""
+
+    def __del__(self) -> None:
+        if not self.closed:
+            said = f"{self.user} has not closed a connection"
+            warnings.warn(said, ResourceWarning, stacklevel=1, source=self)
+            self.end()
+
+    def used_now(self) -> _Connection:
+        self.user = os.environ.get("PYTEST_CURRENT_TEST", "no test")
+        return self
 
     def close(self) -> None:
         if self.kept is None or self.closed or not self._is_idle() or not self.kept.takes(self):

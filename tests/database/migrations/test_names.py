@@ -53,8 +53,8 @@ def test_a_queue_has_a_table_of_any_name(engine, name):
     metadata = message_tables(table=name, schema=None).messages.metadata
     metadata.create_all(engine)
     try:
-        queue = Queue(engine, "jobs", table=name)
-        sent = queue.send({"n": 1})
-        assert [one.id for one in queue.peek()] == [sent.id]
+        with Queue(engine, "jobs", table=name) as queue:
+            sent = queue.send({"n": 1})
+            assert [one.id for one in queue.peek()] == [sent.id]
     finally:
         metadata.drop_all(engine)
