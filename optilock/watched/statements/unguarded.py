@@ -185,9 +185,7 @@ _LEFT = dict.fromkeys(("INSERT", "MERGE", "REPLACE"), "moving or comparing the s
 
 
 def _problems_of_core(statement: Any, context: Any, *, inside: bool = False) -> Iterator[str]:
-    named = values_of(statement) if isinstance(statement, Update) else ()
-    others = {getattr(name, "table", statement.table) for name in named} - {statement.table}
-    for table in (statement.table, *others):  # MariaDB: several tables
+    for table in _tables_written(statement):
         yield from _problems_of_table(table, statement, context, inside=inside)
 
 
@@ -204,6 +202,14 @@ def _problems_of_table(given: Any, statement: Any, context: Any, *, inside: bool
             yield _upsert_message(table.description, _shown(version, is_joined))
     elif not is_guarded(statement, given, version, context.compiled.column_keys or ()):
         yield _not_compared_message(statement, table, version)
+
+
+def _tables_written(statement: Any) -> Iterator[Any]:
+    """Yield the statement's table, and on MariaDB the others that it sets columns of."""
+    yield statement.table
+    named = values_of(statement) if isinstance(statement, Update) else ()
+    tables = {getattr(name, "table", None) for name in named}  # a text is of none
+    yield from tables - {statement.table, None}
 
 
 def version_of_table(table: Any) -> Any:
@@ -405,9 +411,7 @@ def _refuse_change(statement: Update | Delete, params: Any) -> None:
 def problems_of_change(statement: Update | Delete, params: Any) -> Iterator[str]:
     """Yield a sentence for each table whose rows it writes over what its author has not seen."""
     rows = params if isinstance(params, list) else [params or {}]
-    named = values_of(statement) if isinstance(statement, Update) else ()
-    others = {getattr(name, "table", statement.table) for name in named} - {statement.table}
-    for given in (statement.table, *others):
+    for given in _tables_written(statement):
         table: Any = getattr(given, "element", given)
         columns = getattr(table, "columns", ())
         is_update = isinstance(statement, Update)

@@ -6,7 +6,7 @@ import warnings
 from typing import Any
 
 import pytest
-from sqlalchemy import DDL, delete, event, insert, lambda_stmt, or_, select, text, update
+from sqlalchemy import DDL, column, delete, event, insert, lambda_stmt, or_, select, text, update
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session, aliased, sessionmaker
 
@@ -285,6 +285,19 @@ def test_an_update_of_several_tables_is_found_for_each_of_them(rows, engine):
         with pytest.raises(UnguardedStatement, match="UPDATE of accounts"):
             connection.execute(several.values({tags.c.name: "x", ACCOUNTS.c.owner: "x"}))
         connection.execute(several.values({tags.c.name: ACCOUNTS.c.owner}))
+
+
+def test_a_column_without_a_table_is_one_of_the_statements_table(rows, engine):
+    """So SQLAlchemy takes ``column("owner")``, and a text."""
+    sessions = watch(sessionmaker(engine), strict=True)
+    unseen = update(Account).values({column("owner"): "x"})
+    with sessions() as session:
+        for statement in (unseen, update(ACCOUNTS).values({column("owner"): "x"})):
+            with pytest.raises(UnguardedStatement):
+                session.execute(statement)
+        session.execute(unseen.where(Account.id == 1, Account.version == 1))
+        session.commit()
+        assert session.scalars(select(Account.owner).order_by(Account.id)).all() == ["x", None]
 
 
 def test_an_option_of_the_programs_own_switches_nothing_off(store, engine):
