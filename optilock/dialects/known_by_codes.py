@@ -146,16 +146,15 @@ class Firebird(KnownByCodes):
     )
 
     def codes(self, error: BaseException) -> Iterator[str | int]:
-        found = set(_firebird_codes(error))
+        found = _firebird_codes(error)
         yield from (code for code in self.causes if code in found)
         yield from found.difference(self.causes)
 
 
-def _firebird_codes(error: BaseException) -> Iterator[str | int]:
+def _firebird_codes(error: BaseException) -> set[Any]:
     """firebird-driver has attributes; fdb puts text, SQLCODE and the first code into ``args``."""
-    yield from (code for code in getattr(error, "gds_codes", ()) if isinstance(code, int))
     named = (getattr(error, "sqlcode", None), getattr(error, "sqlstate", None))
-    yield from (code for code in (*named, *error.args[1:]) if isinstance(code, (int, str)))
+    return {*getattr(error, "gds_codes", ()), *named, *error.args[1:]} - {None}
 
 
 # ODBC: "[42000] [Microsoft][…] text (3960) (SQLExecDirectW)": the number is the driver

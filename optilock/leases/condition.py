@@ -43,7 +43,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import sqlalchemy as sa
 from sqlalchemy.orm import Mapper
@@ -76,10 +76,9 @@ class _LeaseParameter(sa.Uuid[Any]):
 
     cache_ok = True
 
-    def bind_processor(self, dialect: sa.Dialect) -> Callable[[Any], Any] | None:
-        process = super().bind_processor(dialect)
-        if process is None:
-            return None
+    def bind_processor(self, dialect: sa.Dialect) -> Callable[[Any], Any]:
+        """PostgreSQL's dialect has a type of its own in place of this one."""
+        process = cast("Callable[[Any], Any]", super().bind_processor(dialect))
         known: tuple[Any, Any] = None, process(None)
 
         def remembered(value: Any) -> Any:

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine
 
+from checks.differential.differences import Place, place_on, shrink
+from checks.differential.programs import Program, program
+from checks.differential.steps import Step
 from optilock.watched.guard import flush as guarded_flushes
-from tests.differential.differences import Place, place_on, shrink
-from tests.differential.programs import Program, program
-from tests.differential.steps import Step
 
-#: How many, and with ``--full``; more with ``python -m tests.differential --seeds 3000 …``.
+#: How many, and with ``--full``; more with ``python -m checks.differential --seeds 3000 …``.
 SEEDS = {"sqlite": (240, 1_500), "postgresql": (60, 600), "mariadb": (60, 600)}
 
 

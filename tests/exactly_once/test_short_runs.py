@@ -1,4 +1,4 @@
-"""Short runs over lines that are cut; ``python -m tests.exactly_once`` makes long ones."""
+"""Short runs over lines that are cut; ``python -m checks.exactly_once`` makes long ones."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from checks.exactly_once.increments import DRIVERS, count, prepare, run
 from optilock.dialects.mariadb import commit_tokens as of_mariadb
 from optilock.dialects.postgresql import commit_tokens as of_postgresql
-from tests.exactly_once.increments import DRIVERS, count, prepare, run
 from tests.support.cut_commits import WAYS, Choose, seeded
 
 OF = {"postgresql": "psycopg", "mysql": "pymysql"}
@@ -83,7 +83,7 @@ def test_of_several_processes_with_one_key_one_runs_and_all_get_its_result(engin
     prepare(engine)
     processes, keys = (4, 12) if engine.dialect.name == "sqlite" else (8, 50)
     url = engine.url.render_as_string(hide_password=False)
-    command = [sys.executable, "-m", "tests.exactly_once.processes", url, str(keys)]
+    command = [sys.executable, "-m", "checks.exactly_once.processes", url, str(keys)]
     started = [
         subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(processes)
     ]

@@ -10,9 +10,9 @@ import pytest
 from sqlalchemy import Engine
 from sqlalchemy.orm import sessionmaker
 
+from checks.explore.pairs import Pair
+from checks.explore.rows import CLASSES, Rows, reset_of
 from optilock.testing import Exploration, explore
-from tests.explore.pairs import Pair
-from tests.explore.rows import CLASSES, Rows, reset_of
 
 #: Keys that the database makes go on from order to order.
 MADE = ("x_bookings.id", "x_slots.id")

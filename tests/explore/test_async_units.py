@@ -15,11 +15,11 @@ from sqlalchemy.ext.asyncio import (
 )
 from sqlalchemy.pool import NullPool
 
+from checks.explore.pairs import COUNTERS, GUARDED
+from checks.explore.rows import Base, Counter, Guarded, reset_of
 from optilock import ConfigurationError, unit_of_work, watch
 from optilock.testing import explore
 from tests.engines import Target
-from tests.explore.pairs import COUNTERS, GUARDED
-from tests.explore.rows import Base, Counter, Guarded, reset_of
 
 
 @pytest.fixture

@@ -15,6 +15,8 @@ from sqlalchemy import Engine, create_engine, select, update
 from sqlalchemy.orm import Session, sessionmaker
 from sqlalchemy.pool import StaticPool
 
+from checks.explore.pairs import COUNTERS, audit, increment, transfer
+from checks.explore.rows import Base, Counter, reset_of
 from optilock import ConfigurationError
 from optilock.testing import (
     NotDeterministic,
@@ -25,8 +27,6 @@ from optilock.testing import (
     replay,
 )
 from optilock.testing.exploration import turns
-from tests.explore.pairs import COUNTERS, audit, increment, transfer
-from tests.explore.rows import Base, Counter, reset_of
 
 pytestmark = pytest.mark.usually("sqlite-wal")
 
@@ -276,8 +276,8 @@ def test_ten_searches_run_the_same_orders(sessions: Any, put_back: Any) -> None:
 def test_retries_do_not_wait_in_a_unit_that_is_explored(
     sessions: Any, put_back: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from checks.explore.pairs import GUARDED, guarded_increment
     from optilock.unit import retries
-    from tests.explore.pairs import GUARDED, guarded_increment
 
     monkeypatch.setattr(retries.time, "sleep", lambda seconds: pytest.fail("it has waited"))
     units = guarded_increment(sessions), guarded_increment(sessions)

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine
 
+from checks.explore.pairs import RIGHT, WRONG, Pair
 from optilock.testing import NotSerializable, replay
 from tests.explore.conftest import MADE
-from tests.explore.pairs import RIGHT, WRONG, Pair
 
 
 @pytest.mark.parametrize("pair", WRONG, ids=lambda pair: pair.name)

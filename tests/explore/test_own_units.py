@@ -10,9 +10,9 @@ import pytest
 from sqlalchemy import Engine
 from sqlalchemy.orm import sessionmaker
 
+from checks.explore import own_units as own
+from checks.explore.own_units import IGNORED, TABLES, Own
 from optilock.testing import Exploration, count_statements, explore
-from tests.explore import own_units as own
-from tests.explore.own_units import IGNORED, TABLES, Own
 
 ACCOUNTS = (own.Account,)
 

@@ -23,8 +23,8 @@ def test_nothing_is_imported_for_tests_that_use_no_fixture():
 
 def test_the_option_is_the_limit(explore, tmp_path):
     from sqlalchemy import create_engine
-    from tests.explore.pairs import COUNTERS, Pair, increment, twice
-    from tests.explore.rows import Base, reset_of
+    from checks.explore.pairs import COUNTERS, Pair, increment, twice
+    from checks.explore.rows import Base, reset_of
 
     engine = create_engine(f"sqlite:///{tmp_path / 'plugin.db'}")
     Base.metadata.create_all(engine)

@@ -8,10 +8,10 @@ import pytest
 from sqlalchemy import Engine
 from sqlalchemy.orm import sessionmaker
 
+from checks.explore.programs import PAIRS, ROWS, programs
 from optilock.testing import explore
 from optilock.testing.exploration import dependence, turns
 from tests.explore.conftest import MADE
-from tests.explore.programs import PAIRS, ROWS, programs
 
 IDS = [" | ".join(pair) for pair in PAIRS]
 

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 from sqlalchemy.orm import Session
 
+from checks.explore.pairs import GUARDED, LIKES
+from checks.explore.rows import Guarded, Likes
 from optilock import (
     lock,
     merge_fields,
@@ -18,8 +20,6 @@ from optilock import (
     watch,
 )
 from optilock.testing import explore
-from tests.explore.pairs import GUARDED, LIKES
-from tests.explore.rows import Guarded, Likes
 
 #: An increment of the row, and of another column, in each way.
 KINDS: dict[str, dict[str, Any]] = {

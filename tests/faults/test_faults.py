@@ -1,4 +1,4 @@
-"""A few trials on each engine; ``python -m tests.faults`` runs as many as you like."""
+"""A few trials on each engine; ``python -m checks.faults`` runs as many as you like."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from functools import cache
 import pytest
 from sqlalchemy import create_engine
 
-from tests.faults.drivers import KINDS
-from tests.faults.trials import calls_of, chosen, run
-from tests.faults.works import WORKS, World
+from checks.faults.drivers import KINDS
+from checks.faults.trials import calls_of, chosen, run
+from checks.faults.works import WORKS, World
 
 #: The engine under test -> drivers whose calls fail.
 DRIVERS = {"sqlite-wal": ["sqlite", "aiosqlite"], "postgresql": ["psycopg", "psycopg-async"]}

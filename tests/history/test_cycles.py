@@ -9,7 +9,7 @@ import re
 
 import pytest
 
-from tests.history.cycles import Append, Read, Transaction, check
+from checks.history.cycles import Append, Read, Transaction, check
 
 KEYS = {"x": 1, "y": 2, "z": 3}
 LAST = {"x": "", "y": "", "z": ""}

@@ -11,17 +11,17 @@ from typing import Any
 
 import pytest
 
+from checks.history.authors import Settings
+from checks.history.histories import History, history
+from checks.history.mappings import MAPPINGS
+from checks.history.model import Kind, Ledger, Transaction, judge
+from checks.history.operations import Step
+from checks.history.runner import Place
+from checks.history.shrink import finding, shrink
 from tests.engines import Target
-from tests.history.authors import Settings
-from tests.history.histories import History, history
-from tests.history.mappings import MAPPINGS
-from tests.history.model import Kind, Ledger, Transaction, judge
-from tests.history.operations import Step
-from tests.history.runner import Place
-from tests.history.shrink import finding, shrink
 
 ROOT = Path(__file__).parents[2]
-#: How many, and with ``--full``; more of them with ``python -m tests.history --seeds 2000 …``.
+#: How many, and with ``--full``; more of them with ``python -m checks.history --seeds 2000 …``.
 SEEDS = {"sqlite-wal": (150, 800), "postgresql": (60, 250), "mariadb": (60, 400)}
 IN_A_PROCESS_OF_ITS_OWN = (60, 300)
 A, B = 0, 1
@@ -57,7 +57,7 @@ def test_nor_does_one_of_sessions_that_were_watched_before_mappers_were_configur
     seeds = str(IN_A_PROCESS_OF_ITS_OWN[pytestconfig.option.full])
     options = ["--seeds", seeds, "--shrink", "--show", "1", "--mappings", *aggregates]
     done = subprocess.run(
-        [sys.executable, "-m", "tests.history", *options],
+        [sys.executable, "-m", "checks.history", *options],
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,

@@ -1,4 +1,4 @@
-"""Many clients at once, for a second or two; ``python -m tests.history`` runs for longer."""
+"""Many clients at once, for a second or two; ``python -m checks.history`` runs for longer."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from checks.history.load import ALWAYS_MET, Outcome, forbidden, load, place, quiet
+from checks.history.soak import Needs, Sample
 from tests.engines import Targets
-from tests.history.load import ALWAYS_MET, Outcome, forbidden, load, place, quiet
-from tests.history.soak import Needs, Sample
 
 CLIENTS = 16
 

@@ -32,12 +32,15 @@ class Booking(Versioned, Base):
 
 
 class Seat(Versioned, Base):
-    """A booking of a class with one scope, so that two rooms have no row in common."""
+    """A booking of a class with one scope, so that two rooms have no row in common.
+
+    The attribute has another name than its column.
+    """
 
     __tablename__ = "seats"
-    __version_scopes__ = ("room_id",)
+    __version_scopes__ = ("room",)
     id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
-    room_id: Mapped[int]
+    room: Mapped[int] = mapped_column("room_id")
     hour: Mapped[int] = mapped_column(default=0)
 
 

@@ -17,10 +17,10 @@ from sqlalchemy import Engine, create_engine, insert
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sessionmaker
 from sqlalchemy.pool import StaticPool
 
+from checks.neighbours.comparison import differences
 from optilock import Versioned, merge_fields, unit_of_work, watch
 from optilock.mapping.tables import features_in_use
 from optilock.watched.session.record import SessionRecord
-from tests.neighbours.comparison import differences
 
 pytestmark = pytest.mark.pages
 

@@ -12,7 +12,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, configure_mappers, mapped_co
 
 from optilock import ConcurrencyError, ConfigurationError, PreconditionFailed, Versioned
 from optilock.errors import Entry
-from optilock.preconditions import conflict_form
+from optilock.preconditions import FilledForm, conflict_form
 from optilock.serialize import last_change
 from optilock.tokens import Timestamp
 from optilock.web.problems import problem_of
@@ -193,3 +193,11 @@ def test_a_misspelt_option_is_refused() -> None:
             __tablename__ = "wrong"
             __version_auhtor__ = "by"
             id: Mapped[int] = mapped_column(primary_key=True)
+
+
+@pytest.mark.parametrize("deleted", [False, True])
+def test_a_form_without_a_clash_asks_for_a_look_unless_the_row_is_gone(deleted: bool) -> None:
+    form = FilledForm({"title": "Mine"}, deleted=deleted)
+    assert ("The form has the edits of both" in form.sentence) is not deleted
+    clash = FilledForm({"title": "Mine"}, theirs={"title": "Theirs"}, deleted=deleted)
+    assert "The form has the edits of both" not in clash.sentence

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.neighbours.comparison import MODES, Difference, Run, compare, differences
-from tests.neighbours.environments import neighbours
+from checks.neighbours.comparison import MODES, Difference, Run, compare, differences
+from checks.neighbours.environments import neighbours
 
 ROOT = Path(__file__).parents[2]
 COUNTS = {"flushes": 3, "wanted": 2, "guarded": 2, "statements": 2}
@@ -105,7 +105,7 @@ def test_update():
 @pytest.mark.full
 def test_the_plug_in_watches_and_versions_the_models_of_others(tmp_path: Path, mode: str) -> None:
     (tmp_path / "test_theirs.py").write_text(MODELS)
-    folders = [ROOT / "tests" / one for one in ("neighbours", "sqlalchemy_suite")]
+    folders = [ROOT / "checks" / one for one in ("neighbours", "sqlalchemy_suite")]
     subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "watch_sessions", "-c/dev/null", "."],
         cwd=tmp_path,

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.sqlalchemy_suite.known import differences
-from tests.sqlalchemy_suite.plugin import name_of
-from tests.sqlalchemy_suite.verdict import Run, judge
+from checks.sqlalchemy_suite.known import differences
+from checks.sqlalchemy_suite.plugin import name_of
+from checks.sqlalchemy_suite.verdict import Run, judge
 
 KNOWN = {"test_a.py::A::test_listed": "because"}
 GOOD = {"passed": ("test_a.py::A::test_other",), "statements": 3, "wanted": 4, "guarded": 4}
@@ -77,7 +77,7 @@ def test_the_docs_show_every_test_that_may_fail_with_its_reason() -> None:
 
 COUNTED = """
 from collections import Counter
-from tests.sqlalchemy_suite.counting import count_into
+from checks.sqlalchemy_suite.counting import count_into
 counts = Counter()
 count_into(counts)
 from sqlalchemy import create_engine

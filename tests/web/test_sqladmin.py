@@ -271,6 +271,16 @@ def deleted(client: TestClient, *pks: str, tags: dict[str, str] | None) -> Any:
     return client.delete("/admin/book/delete", params=query)
 
 
+def test_a_view_that_edits_no_rows_answers_a_form_as_sqladmin_does(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """B10: 403, and not the page of a row that is gone."""
+    form = opened(client)
+    monkeypatch.setattr(BookAdmin, "can_edit", False)
+    assert sent(client, form, title="x").status_code == 403
+    assert stored(client).title == "Tea"  # type: ignore[union-attr]
+
+
 def test_deletes_are_conditional_one_row_or_several(client: TestClient) -> None:
     """B10: a row that has changed since its page was made stays, and the answer says so."""
     tags = tags_in(client, "list")

@@ -41,7 +41,7 @@ from optilock.dialects.base import (
 from optilock.dialects.catalogue import Catalogue, Weakness
 from optilock.dialects.commit_tokens import CommitTokens
 from optilock.dialects.connections import undo_at_checkin
-from optilock.dialects.locks import BEGINS, KeyValues, Wait
+from optilock.dialects.locks import KeyValues, Wait
 from optilock.dialects.migrations import Names, TriggerDDL
 from optilock.dialects.postgresql.causes import PostgreSQLCodes
 from optilock.dialects.postgresql.commit_tokens import PostgreSQLTokens
@@ -367,9 +367,6 @@ class PostgreSQL(PostgreSQLCodes, Database):
         known = self.knows_failed(connection.connection.driver_connection)
         if known is not None:
             return known
-        switch = connection.info.get(BEGINS)
-        if switch is not None and not switch.begun:
-            return False  # a short unit, without a transaction
         try:
             connection.exec_driver_sql("SELECT 1")
         except DBAPIError as error:

@@ -7,9 +7,9 @@ from collections import Counter
 import pytest
 from sqlalchemy.orm import Session
 
+from checks.races import ALONE, CLIENTS, NEW, ONE_TAG, UPSERT, Race, crowd, one_has_won
 from optilock import entities
 from optilock.entities import Idempotency, Stored
-from tests.races import ALONE, CLIENTS, NEW, ONE_TAG, UPSERT, Race, crowd, one_has_won
 from tests.support.models import Account, Note
 
 

@@ -1,4 +1,4 @@
-"""A few of the trials of ``tests/support/lease_trials.py``; that script runs any number of them."""
+"""A few of the trials of ``checks/lease_trials.py``; that script runs any number of them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.lease_trials import WRONG, race, stopped
+from checks.lease_trials import WRONG, race, stopped
 
 pytestmark = pytest.mark.full
 

@@ -384,6 +384,20 @@ def test_no_merge_settles_a_root_with_a_changed_part_that_has_no_version(
 
 
 @alive
+def test_none_does_where_the_part_was_removed_and_does_not_know_its_root(
+    session, other, refused, watched
+):
+    session.close()
+    ours = watched(merge_fields)
+    order = ours.get_one(Order, 1)
+    [remark] = order.remarks
+    other(Remark, 1, text="theirs")
+    order.remarks.remove(remark)
+    [note] = refused(ours).__notes__
+    assert "we changed Remark 1, which has no version" in note
+
+
+@alive
 def test_the_last_writer_of_a_part_without_a_version_wins_where_it_is_to_win(
     session, other, watched, stored
 ):

@@ -18,6 +18,7 @@ from optilock.queue import (
     MessageTooLarge,
     Queue,
     ReceiptExpired,
+    message_operations,
     whole_queue,
 )
 from tests.support.queues import CLOCK, bodies, made, make_tables, shift
@@ -313,6 +314,15 @@ def test_groups_are_not_starved_by_the_others(queue):
     queue.send_many(range(50))
     found = [body for _ in range(10) for body in bodies(queue.receive(1))]
     assert "grouped" in found
+
+
+def test_after_one_of_a_group_the_next_receive_looks_at_the_groups_first(queue, monkeypatch):
+    """Here the time after which each receive does so never comes."""
+    monkeypatch.setattr(message_operations.time, "monotonic", lambda: 0.0)
+    queue.send_many([Draft(f"g{n}", group="g") for n in range(2)])
+    queue.delete(*queue.receive())
+    queue.send("other")
+    assert bodies(queue.receive()) == ["g1"]
 
 
 def test_an_empty_group_leaves_nothing_behind(queue, engine):

@@ -1,11 +1,11 @@
-"""Workers that are killed: see :mod:`tests.support.queue_races` and :mod:`tests.queue_chaos`."""
+"""Workers that are killed: see :mod:`checks.queue_races` and :mod:`checks.queue_chaos`."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.queue_chaos import Plan, run
-from tests.support.queue_races import race
+from checks.queue_chaos import Plan, run
+from checks.queue_races import race
 
 
 @pytest.mark.full

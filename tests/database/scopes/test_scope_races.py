@@ -37,17 +37,17 @@ def busy(rooms: Engine, database: Target) -> Iterator[sessionmaker[Session]]:
 
 
 def free(session: Session, hour: int) -> bool:
-    query = select(Seat.id).where(Seat.room_id == 7, Seat.hour == hour)
+    query = select(Seat.id).where(Seat.room == 7, Seat.hour == hour)
     return session.scalars(query).first() is None
 
 
 def verified(session: Session, hour: int) -> bool:
-    verify(session, Seat.scope(room_id=7))
+    verify(session, Seat.scope(room=7))
     return free(session, hour)
 
 
 def locked(session: Session, hour: int) -> bool:
-    lock(session, Seat.scope(room_id=7))
+    lock(session, Seat.scope(room=7))
     return free(session, hour)
 
 
@@ -72,7 +72,7 @@ def double_bookings(
                     first = False
                     looked.wait(60)  # or a fast thread would be done before the others look
                 if is_free:
-                    session.add(Seat(id=1000 * hour + number, room_id=7, hour=hour))
+                    session.add(Seat(id=1000 * hour + number, room=7, hour=hour))
 
             begin.wait(60)
             book()
@@ -134,7 +134,7 @@ def deadlocks(sessions: sessionmaker[Session], threads: int, rounds: int, first:
             def move(session: Session, round_: int = round_, order: Any = order) -> None:
                 for room in order:
                     key = 1000 * round_ + 10 * number + room
-                    session.add(Seat(id=10_000 + key, room_id=room))
+                    session.add(Seat(id=10_000 + key, room=room))
                     session.flush()
 
             move()

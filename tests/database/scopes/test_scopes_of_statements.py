@@ -13,7 +13,7 @@ from optilock.statements import no_bump
 from optilock.tables.names import commit_tokens
 from optilock.testing import count_statements
 from optilock.watched.statements import scopes as scopes_of_statements
-from tests.support.rooms import SEVEN, Booking, Room, Shift
+from tests.support.rooms import SEVEN, Booking, Room, Seat, Shift
 from tests.support.work import calls_of
 
 TABLE = Booking.__table__
@@ -85,6 +85,15 @@ def test_a_statement_moves_the_scopes_of_its_rows(moved, given, moves, way):
 )
 def test_a_statement_of_the_class_does_so(moved, given, moves):
     assert moved(lambda session: session.execute(*given)) == set(moves)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [insert(Seat.__table__).values(id=3, room_id=7), insert(Seat).values(id=3, room=7)],
+    ids=["table", "class"],
+)
+def test_a_new_row_may_name_the_column_or_its_attribute(moved, given):
+    assert moved(lambda session: session.execute(given)) == {7}
 
 
 @pytest.mark.engines("postgresql")

@@ -18,7 +18,6 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 import optilock.asyncio
 from optilock import AsyncUnitOfWork, ConfigurationError, Isolation, UnitOfWork, Versioned, shares
-from optilock.leases import renewal
 from optilock.shares import HandleLost, Shared, SharingViolation
 from optilock.tables.names import SHARES
 from tests.support.models import Base as Others
@@ -70,8 +69,8 @@ def opened(engine: Engine, name: Any = ROW) -> Any:
         return shares.look(session, name).open
 
 
-def sending() -> int:
-    return sum(one.name == "optilock handle" for one in threading.enumerate())
+def sending(*names: str) -> int:
+    return sum(one.name in ("optilock handle", *names) for one in threading.enumerate())
 
 
 def closed_by_somebody(connection: Any) -> None:
@@ -203,18 +202,14 @@ def test_heartbeats_wait_for_no_transaction_of_the_owner(desks: Engine, database
         assert session.get_one(Desk, 1).text == ("mine" if lost is None else "")
 
 
-@pytest.mark.full
-def test_the_end_waits_for_nobody_who_has_the_name(
-    desks: Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(renewal, "PATIENCE", LIMIT)
+def test_the_end_waits_for_nobody_who_has_the_name(desks: Engine) -> None:
     with Session(desks) as session:
-        with shares.opened(desks, "name", "R", "RWD", seconds=LONGER):
+        with shares.opened(desks, "name", "R", "RWD", seconds=OFTEN) as held:
             shares.create(session, "name")
-            began = time.monotonic()
-        assert time.monotonic() - began < LIMIT / 2
+        until(lambda: sending("optilock attempt") == 0)
         session.rollback()
-    until(lambda: opened(desks, "name") == ())
+    (left,) = opened(desks, "name")  # until its time is over
+    assert left.until == held.handle.until
 
 
 def test_what_cannot_be_kept_open_is_refused(desks: Engine) -> None:

@@ -8,7 +8,7 @@ from inspect import signature
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, create_engine, event, func, insert, select, text, update
+from sqlalchemy import Engine, create_engine, event, func, insert, make_url, select, text, update
 from sqlalchemy.engine.default import DefaultDialect
 from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError
 from sqlalchemy.ext.asyncio import AsyncEngine, async_sessionmaker, create_async_engine
@@ -29,6 +29,7 @@ from optilock import (
     unit_of_work,
     verify,
 )
+from optilock.dialects import database_of
 from optilock.errors import CommitOutcomeUnknown
 from optilock.testing import Wire, wire
 from optilock.testing.counting import count_statements
@@ -285,6 +286,14 @@ def test_an_engine_at_a_level_is_refused(account, database) -> None:
     ):
         session.get_one(Account, 1)
     engine.dispose()
+
+
+@pytest.mark.parametrize("driver", ["psycopg", "asyncpg", "pg8000"])
+def test_drivers_that_are_not_known_to_leave_begin_out_are_refused(driver: str) -> None:
+    dialect = make_url(f"postgresql+{driver}://").get_dialect()()
+    refused = pytest.raises(ConfigurationError, match="postgresql over pg8000")
+    with refused if driver == "pg8000" else nullcontext():
+        database_of(dialect).refuse_short(dialect)
 
 
 @pytest.mark.engines("mariadb")

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from checks.history import appends
+from checks.history.load import Place, load, of_cluster, quiet
 from tests.deployments.galera.cluster import Cluster
 from tests.deployments.galera.skews import rounds
 from tests.deployments.galera.writers import ROWS, START, Bare, Row, write
-from tests.history import appends
-from tests.history.load import Place, load, of_cluster, quiet
 
 
 def test_no_acknowledged_unit_is_lost_or_doubled_while_a_node_is_killed_and_comes_back(

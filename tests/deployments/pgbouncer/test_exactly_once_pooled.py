@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from sqlalchemy import create_engine, make_url
 
+from checks.exactly_once.increments import run
 from tests.deployments.pgbouncer.pooler import Pooler
-from tests.exactly_once.increments import run
 from tests.support.cut_commits import seeded
 
 

@@ -12,10 +12,10 @@ from sqlalchemy import create_engine, make_url, text
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session, sessionmaker
 
+from checks.exactly_once.increments import count, options, prepare
 from optilock import unit_of_work
 from optilock.exactly_once import questions
 from tests.deployments.postgresql import Node, primary
-from tests.exactly_once.increments import count, options, prepare
 from tests.support.models import Account
 
 #: COMMIT takes a while, so that it can be met.
