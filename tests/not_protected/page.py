@@ -59,7 +59,8 @@ _TAIL = """\
   that the form's author has not seen that row. `require_conditions=True` of a
   [unit](../how-to/sessions/units.md) refuses such a save. A form
   [with an ETag](../how-to/web/forms.md) compares the version.
-* optilock and the trigger trust a statement that moves the version (`version = version + 1`).
+* optilock trusts a statement that moves the version (`version = version + 1`), but no
+  [given one](../how-to/conflicts/statements.md#versions-that-you-give). The trigger trusts both.
 * A DELETE by another program. Later writes of readers are conflicts, but changes that the DELETE's
   author has not seen are lost.
 * MariaDB fires no trigger for the actions of a foreign key (`ON DELETE SET NULL`,
