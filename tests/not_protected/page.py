@@ -67,8 +67,9 @@ _TAIL = """\
   `ON UPDATE CASCADE`). So a strict session refuses the DELETE, or the new key, of the parent row.
   It cannot see another program's DELETE of that row. `optilock check` finds such foreign keys
   (`silent-cascade`).
-* A row that PostgreSQL's row-level security hides by now looks deleted: the conflict reports a
-  delete, and `store_wins` and `OnDelete.IGNORE_GONE` succeed.
+* Row-level security of PostgreSQL may hide a row, which then looks deleted. Where it is active for
+  the table, a conflict says so (`maybe_hidden`), and `store_wins` and `OnDelete.IGNORE_GONE` do not
+  settle it. A mapped view does not show it.
 * Rows that did not exist at the read: see [guarantees](guarantees.md#what-the-tables-leave-out).
 
 `python -m tests.not_protected` tries every way on the databases and writes this page. Tests compare
