@@ -113,6 +113,19 @@ class Lost(NamedTuple):
         return self.stored is not None and not self.failed
 
 
+_CHECKED = "optilock_checked"
+
+
+def mark_checked(statement: Update) -> Update:
+    """Return optilock's own statement, marked: the version of its rows is checked elsewhere."""
+    return statement.execution_options(**{_CHECKED: True})
+
+
+def is_checked(statement: Update | Delete) -> bool:
+    """Return whether the statement is optilock's own, and checked elsewhere."""
+    return _CHECKED in statement.get_execution_options()
+
+
 @dataclass(frozen=True, eq=False)
 class Shape:
     """The common form of all writes with one statement and one set of parameter names."""
@@ -205,7 +218,7 @@ class Shape:
             values[self.token.column] = self.token.column
         values |= self.extra_values(parameter)
         where = [one.clause(parameter) for one in (*self.keys, *self.demanded)]
-        statement = self.table.update().where(*where).values(values)
+        statement = mark_checked(self.table.update().where(*where).values(values))
         return replace(self, statement=statement, conditions=self.demanded, bare=None, forms={})
 
     @cached_property

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -50,6 +50,10 @@ class RowLocks(ErrorCodes):
         """Return whether every statement commits itself, so that nothing can be rolled back."""
         driver = connection.connection.dbapi_connection
         return getattr(driver, "autocommit", False) is True and BEGINS not in connection.info
+
+    def may_hide_rows(self, connection: Connection, tables: Iterable[Any]) -> bool:
+        """Return whether a policy may hide rows of these tables, which then look deleted."""
+        return False
 
     #: True of every row: from the statement that has it in its WHERE, the transaction waits for no
     #: lock longer than ten seconds. None: the database has a limit of its own.

@@ -84,6 +84,8 @@ class Entry(Generic[T]):
     demanded: bool = False
     #: The name of the table that stands for the row: the one with the version, or the base table.
     table: str = field(default="", compare=False)
+    #: Row-level security is active for the row's tables, so a missing row may be hidden.
+    maybe_hidden: bool = False
 
     def __post_init__(self) -> None:
         for name in (*_MAPPINGS, "added"):
@@ -166,6 +168,8 @@ class Entry(Generic[T]):
             "compared": sorted(self.compared),
             "versions": self._versions_by_side(),
         }
+        if self.maybe_hidden:
+            shown["maybe_hidden"] = True
         last = {"changed_by": self.changed_by, "changed_at": self.changed_at}
         shown.update((name, as_json(value)) for name, value in last.items() if value is not None)
         if values:
@@ -211,9 +215,10 @@ class Entry(Generic[T]):
         if self.kind == "updated":
             return "it is in another version" if self.demanded else "it was updated"
         # A session with no more of a row than its key and its version has perhaps never seen it.
+        hidden = ", or row-level security hides it" if self.maybe_hidden else ""
         if len(self.original) > len(self.identity) + (self.token is not None):
-            return "it was deleted"
-        return "it is not there: it was deleted, or there never was such a row"
+            return f"it was deleted{hidden}"
+        return f"it is not there: it was deleted, or there never was such a row{hidden}"
 
     def _versions(self) -> str:
         if self.token is None or self.token not in self.original:

@@ -47,7 +47,7 @@ from optilock.mapping.scopes import Scope
 from optilock.preconditions.expectations import needs_await, state_in_watched_session
 from optilock.preconditions.scopes import lock_scope
 from optilock.watched.guard.ended_transactions import conflict_before_commit
-from optilock.watched.rows.entries import Attempt, attempt_of, entry_of
+from optilock.watched.rows.entries import Attempt, HiddenRows, attempt_of, entry_of
 from optilock.watched.rows.seen import version_seen
 from optilock.watched.rows.stored import Values, read_stored
 from optilock.watched.session.connections import connection_to_write
@@ -186,7 +186,8 @@ def _check(session: Session, state: State, stored: Values | None) -> None:
         stale = _edited(session, state) and not overwritten and _has_moved(state, stored)
         if not stale and (known.is_ours(place) or not _broken(state, stored, promises)):
             return
-    entry = entry_of(_attempt(session, state), stored)
+    hidden = HiddenRows(connection_to_write(session, state.mapper))
+    entry = entry_of(_attempt(session, state), stored, hidden=hidden)
     raise events.report(conflict_of([entry], promises))
 
 

@@ -206,7 +206,7 @@ def decide_by_policy(entry: Entry[Any], on_delete: DeletePolicies) -> Resolution
     if policy is OnDelete.STRICT:
         return None
     if entry.kind == "deleted":
-        return Resolution.keep_database()
+        return None if entry.maybe_hidden else Resolution.keep_database()
     return Resolution.overwrite() if policy is OnDelete.IGNORE_VERSION else None
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from copy import copy
 from operator import attrgetter, methodcaller
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -105,8 +105,41 @@ def _by_column(statement: sa.Insert, row: Any) -> Mapping[Any, Any]:
 
 def names_set_by(statement: sa.Update) -> list[Any]:
     """Return the columns, attributes or texts named by ``values()`` and ``ordered_values()``."""
+    return [name for name, _ in pairs_set_by(statement)]
+
+
+def pairs_set_by(statement: sa.Update) -> list[tuple[Any, Any]]:
+    """Return what ``values()`` and ``ordered_values()`` name, each with its value."""
     ordered = getattr(statement, "_ordered_values", None) or ()  # SQLAlchemy 2.0
-    return [*values_of(statement), *(name for name, _ in ordered)]
+    return [*values_of(statement).items(), *ordered]
+
+
+def with_value(
+    statement: sa.Update, names: Collection[str], column: sa.Column[Any], value: Any
+) -> sa.Update:
+    """Return the UPDATE with another value for a column that it sets by one of these names.
+
+    One that is only among its parameters is replaced, too.
+    """
+    pairs = pairs_set_by(statement)
+    found = [name for name, _ in pairs if _is_named(name, names, column)]
+    if not found:
+        return statement.values({column: value})
+    changed = statement.execution_options()  # a copy
+    if not isinstance(value, sa.ClauseElement):
+        value = sa.literal(value, column.type)
+    made = [(name, value if name in found else one) for name, one in pairs]
+    if getattr(statement, "_ordered_values", None):  # SQLAlchemy 2.0
+        changed._ordered_values = made  # type: ignore[attr-defined]
+    else:
+        kind: Any = type(values_of(statement))
+        changed._values = kind(made)
+    return changed
+
+
+def _is_named(name: Any, names: Collection[str], column: sa.Column[Any]) -> bool:
+    table = getattr(name, "table", column.table)
+    return getattr(name, "key", name) in names and bool(table == column.table)
 
 
 def is_ordered(statement: sa.Update) -> bool:

@@ -59,15 +59,17 @@ _TAIL = """\
   that the form's author has not seen that row. `require_conditions=True` of a
   [unit](../how-to/sessions/units.md) refuses such a save. A form
   [with an ETag](../how-to/web/forms.md) compares the version.
-* optilock and the trigger trust a statement that moves the version (`version = version + 1`).
+* optilock trusts a statement that moves the version (`version = version + 1`), but no
+  [given one](../how-to/conflicts/statements.md#versions-that-you-give). The trigger trusts both.
 * A DELETE by another program. Later writes of readers are conflicts, but changes that the DELETE's
   author has not seen are lost.
 * MariaDB fires no trigger for the actions of a foreign key (`ON DELETE SET NULL`,
   `ON UPDATE CASCADE`). So a strict session refuses the DELETE, or the new key, of the parent row.
   It cannot see another program's DELETE of that row. `optilock check` finds such foreign keys
   (`silent-cascade`).
-* A row that PostgreSQL's row-level security hides by now looks deleted: the conflict reports a
-  delete, and `store_wins` and `OnDelete.IGNORE_GONE` succeed.
+* Row-level security of PostgreSQL may hide a row, which then looks deleted. Where it is active for
+  the table, a conflict says so (`maybe_hidden`), and `store_wins` and `OnDelete.IGNORE_GONE` do not
+  settle it. A mapped view does not show it.
 * Rows that did not exist at the read: see [guarantees](guarantees.md#what-the-tables-leave-out).
 
 `python -m tests.not_protected` tries every way on the databases and writes this page. Tests compare

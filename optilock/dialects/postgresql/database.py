@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import date, time, timedelta
@@ -22,6 +22,7 @@ from sqlalchemy import (
     Update,
     func,
     literal_column,
+    or_,
     select,
     types,
 )
@@ -74,6 +75,7 @@ from optilock.dialects.quoting import ALL_OF_POSTGRESQL, Quoting
 from optilock.dialects.registry import register
 from optilock.dialects.scope_rows import ScopeRows
 from optilock.dialects.switch import first_words, open_switch
+from optilock.dialects.values import quote_table
 from optilock.dialects.waits import KEEP_SNAPSHOT, Reach, level_of
 from optilock.errors import ConfigurationError
 from optilock.tokens.sql_functions import (
@@ -203,6 +205,16 @@ class PostgreSQL(PostgreSQLCodes, Database):
         _lock_timeout(connection, before)
 
     # -- one row by its key ----------------------------------------------------------------------
+
+    def may_hide_rows(self, connection: Connection, tables: Iterable[Any]) -> bool:
+        translated = connection.get_execution_options().get("schema_translate_map") or {}
+        names = {
+            quote_table(connection.dialect, one.name, translated.get(one.schema, one.schema))
+            for one in tables
+            if isinstance(one, Table)
+        }
+        asked = [func.row_security_active(name) for name in sorted(names)]
+        return bool(asked) and bool(connection.scalar(select(or_(*asked))))
 
     def insert_unless(self, table: Table) -> Insert:
         return insert(table).on_conflict_do_nothing(index_elements=[*table.primary_key])

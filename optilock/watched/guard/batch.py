@@ -52,7 +52,7 @@ from optilock.watched.guard.sums import (
     send_sums,
     take_sums_as_stored,
 )
-from optilock.watched.rows.entries import Missed, attempt_of, error_if_not_written
+from optilock.watched.rows.entries import HiddenRows, Missed, attempt_of, error_if_not_written
 from optilock.watched.rows.locked import order_of
 from optilock.watched.rows.roots import foreign_keys_of
 from optilock.watched.rows.seen import is_never_read
@@ -192,10 +192,10 @@ def record_miss(flush: Flush, connection: Connection, lost: list[Lost], *, sent:
     if flush.short is None:
         shape = lost[0].write.shape
         flush.note_short(ShortCount(shape.table, shape.deletes, sent, len(lost)))
-    missed = []
+    missed, hidden = [], HiddenRows(connection)
     for row in lost:
         one = _missed(flush, connection, row.write)
-        one.stored = row.stored
+        one.stored, one.hidden = row.stored, hidden
         one.problem = (
             error_if_not_written(one) if row.stands else first_explanation(row.failed, one.entry)
         )

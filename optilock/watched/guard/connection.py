@@ -37,6 +37,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Mapper, RelationshipDirection
 from sqlalchemy.schema import DefaultGenerator
 
+from optilock.conditions.write import mark_checked
 from optilock.mapped import State, facts
 from optilock.mapping.original_values import changed_names
 from optilock.mapping.scopes import scoped_tables
@@ -52,7 +53,9 @@ from optilock.watched.session.record import RECORD_KEY, is_strict
 from optilock.watched.statements.by_table import follow_statement
 from optilock.watched.statements.call import single_key_of
 from optilock.watched.statements.demand_checks import add_demands_for_table
+from optilock.watched.statements.given_versions import with_next_version
 from optilock.watched.statements.refusals import (
+    checked_upsert,
     refuse_text,
     refuse_unchecked,
     refuse_unversioned_change,
@@ -112,6 +115,8 @@ def _cover(flush: Flush, connection: Connection) -> None:
             if flush.broken is not None:
                 raise flush.broken
             if type(statement) not in _CHANGES:
+                if not flush.record.in_statement:  # then it is checked
+                    statement = checked_upsert(statement, parameters)
                 _check(flush, connection, statement)
                 if is_strict(flush.session):
                     refuse_unguarded(statement, dialect=lambda: connection.dialect)
@@ -198,6 +203,7 @@ def _send_change(
     flush: Flush, connection: Connection, native: Any, statement: Any, params: Any, options: Any
 ) -> Any:
     """Send an UPDATE or DELETE of a listener, or one that takes links away."""
+    statement = with_next_version(statement, params)
     _check(flush, connection, statement)
     record = flush.record
     if (
@@ -295,7 +301,7 @@ def write_by_hand(
         state, token = found
         assert isinstance(statement, Update)
         if _is_moved(flush, state) or _is_ignored(statement, state):
-            return native(statement.values({token: token}), params, **options)
+            return native(mark_checked(statement.values({token: token})), params, **options)
     if flush.uow is None or (found is None and flush.record.in_statement):
         return native(statement, params, **options)
     statement = keep_version_of_table(flush.session, statement, params)

@@ -168,7 +168,14 @@ def reason_against(row: Missed) -> str | None:
         if row.attempt.action == "delete" and resolution.decision == "overwrite":
             return None
         return _of_another_class(row, row.stored) or _half_known(row) or _with_unversioned_part(row)
-    return None if resolution.decision == "keep_database" else _not_insertable(row, resolution)
+    if resolution.decision != "keep_database":
+        return _not_insertable(row, resolution)
+    if not row.entry.maybe_hidden:
+        return None
+    return (
+        f"{row.entry.describe()}: a row that is hidden is not deleted, so this is not settled; roll"
+        " back, and decide in a session of a role that sees every row"
+    )
 
 
 def _of_another_class(row: Missed, stored: Values) -> str | None:

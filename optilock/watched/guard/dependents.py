@@ -22,6 +22,7 @@ from sqlalchemy import Column, Connection, Delete, ForeignKeyConstraint, Table
 from sqlalchemy.orm import Mapper, PassiveFlag, RelationshipDirection
 from sqlalchemy.orm.attributes import instance_state
 
+from optilock.dialects import database_of
 from optilock.dialects.values import rows_with_keys
 from optilock.errors import LinkGone
 from optilock.mapped import State, facts
@@ -233,7 +234,9 @@ class _Added(CountedResult):
         return True
 
 
-def judge_links(flush: Flush, statement: Any, rows: list[Any], result: Any) -> Any:
+def judge_links(
+    flush: Flush, connection: Connection, statement: Any, rows: list[Any], result: Any
+) -> Any:
     """Return the answer for link rows that a flush removes, or moves to another key."""
     if result.rowcount == len(rows) or not result.supports_sane_multi_rowcount():
         return result
@@ -245,8 +248,15 @@ def judge_links(flush: Flush, statement: Any, rows: list[Any], result: Any) -> A
     lenient = any(policy_for(end, on_delete) is not OnDelete.STRICT for end in ends)
     if result.rowcount > len(rows) and not lenient:
         return result  # a table without a key has a link twice: SQLAlchemy warns, none is gone
-    if verb == "update" or not lenient:
+    hidden = result.rowcount < len(rows) and database_of(connection.dialect).may_hide_rows(
+        connection, [statement.table]
+    )
+    if verb == "update" or hidden or not lenient:
         gone = LinkGone(statement.table.description, rows, result.rowcount, verb)
+        if hidden:
+            gone.add_note(
+                "optilock: row-level security may hide these links, which are not deleted"
+            )
         flush.gone_links = [*flush.gone_links, gone]
     return CountedResult(result, len(rows), rows)
 

@@ -54,7 +54,7 @@ from optilock.serialize import without_handled
 from optilock.undocumented.connections import error_before_rollback
 from optilock.undocumented.flushes import states_inserted_by, was_committing
 from optilock.watched.guard.records import Flush, with_sqlalchemys_message
-from optilock.watched.rows.entries import Attempt, attempt_of, entry_of, has_moved
+from optilock.watched.rows.entries import Attempt, HiddenRows, attempt_of, entry_of, has_moved
 from optilock.watched.rows.seen import version_seen
 from optilock.watched.rows.stored import read_stored
 from optilock.watched.session.commit_events import timed_commit
@@ -353,10 +353,12 @@ def _moved(
         database_of(connection.dialect).see_all(connection)
         identities = [attempt.identity for attempt in some]
         stored = read_stored(connection, mapper, identities, lock=False)
+        hidden = HiddenRows(connection)
         for attempt in some:
             row = stored.get(attempt.identity)
             if has_moved(attempt, row):
-                found.setdefault((mapper.class_, attempt.identity), entry_of(attempt, row))
+                entry = entry_of(attempt, row, hidden=hidden)
+                found.setdefault((mapper.class_, attempt.identity), entry)
     return list(found.values())
 
 

@@ -20,6 +20,7 @@ from typing import Any
 from sqlalchemy import Column, Connection, DateTime, Table, and_, case, literal, update
 from sqlalchemy.orm import Mapper
 
+from optilock.conditions.write import mark_checked
 from optilock.dialects.values import rows_with_keys
 from optilock.errors import ConfigurationError
 from optilock.mapped import facts
@@ -34,7 +35,7 @@ def write_as_they_are(connection: Connection, mapper: Mapper[Any], some: list[Pr
     """
     table, version = facts(mapper).table, facts(mapper).version
     keys = list(_keys(mapper, table))
-    rows = update(table).where(rows_with_keys(keys, [one.identity for one in some]))
+    rows = mark_checked(update(table)).where(rows_with_keys(keys, [one.identity for one in some]))
     others: dict[Any, Any] = {column: column for column in table.columns if _moves(column)}
     send = type(connection).execute  # not the functions that a flush has put over it
     kind = facts(mapper).kind

@@ -39,7 +39,7 @@ from optilock.undocumented.connections import has_commit_listeners
 from optilock.watched.guard.ended_transactions import conflict_before_commit, promised_side
 from optilock.watched.guard.local_locks import write_as_they_are
 from optilock.watched.guard.records import Flush
-from optilock.watched.rows.entries import Attempt, attempt_of, entry_of
+from optilock.watched.rows.entries import Attempt, HiddenRows, attempt_of, entry_of
 from optilock.watched.rows.locked import order_of
 from optilock.watched.rows.stored import read_stored, unmoved_or_error
 from optilock.watched.session.connections import connection_to_write
@@ -342,7 +342,7 @@ def _moved(
             newer = database_of(connection.dialect).locks_show_newer
             read = partial(read_stored, connection, lock=False, share=newer)
             found = read(mapper, [one.identity for one in some], only=(facts(mapper).token,))
-            yield from _entries(session, mapper, some, found, read)
+            yield from _entries(session, mapper, some, found, read, HiddenRows(connection))
 
 
 def _by_table(promises: Iterable[Promise]) -> list[tuple[Mapper[Any], list[Promise]]]:
@@ -364,7 +364,7 @@ def _moved_in(session: Session, mapper: Mapper[Any], some: list[Promise]) -> Ite
         connection, mapper, identities, only=(token,), share=not written, briefly=briefly
     )
     read = partial(read_stored, connection, share=True)
-    entries = list(_entries(session, mapper, some, found, read))
+    entries = list(_entries(session, mapper, some, found, read, HiddenRows(connection)))
     yield from entries
     if written and not entries:
         write_as_they_are(connection, mapper, some)
@@ -376,6 +376,7 @@ def _entries(
     some: list[Promise],
     found: Mapping[Identity, Mapping[str, Any]],
     read: Callable[..., Mapping[Identity, Any]],
+    hidden: HiddenRows,
 ) -> Iterator[Entry[Any]]:
     """Yield an entry for each row that ``found`` does not show in the promised version."""
     token = facts(mapper).token
@@ -387,7 +388,7 @@ def _entries(
     for of_class, rows in moved.items():
         stored = read(of_class, [one.identity for one in rows])
         for one in rows:
-            yield entry_of(_attempt(session, one), stored.get(one.identity))
+            yield entry_of(_attempt(session, one), stored.get(one.identity), hidden=hidden)
 
 
 def _wait_briefly(
@@ -434,7 +435,8 @@ def _entries_of(session: Session, moved: dict[State, Promise]) -> Iterator[Entry
         ours = attempt_of(state, action, promised.version)
         seen = promised_side(promised).original
         attempt = Attempt(mapper, promised.identity, action, seen, ours.current, ours.changes)
-        yield entry_of(attempt, stored.get(promised.identity))
+        hidden = HiddenRows(connection)
+        yield entry_of(attempt, stored.get(promised.identity), hidden=hidden)
 
 
 def _read_as(mapper: Mapper[Any]) -> Mapper[Any]:

@@ -283,7 +283,7 @@ def route_link_rows(
         result = delete_links(flush, connection, native, statement, rows)
     if options or not rows or flush.uow is None:
         return result
-    return judge_links(flush, statement, rows, result)
+    return judge_links(flush, connection, statement, rows, result)
 
 
 def _compared(

@@ -38,7 +38,7 @@ from sqlalchemy.orm import NO_VALUE
 from sqlalchemy.types import TypeEngine
 
 from optilock.conditions.condition import parameter
-from optilock.conditions.write import Lost, Shape, SingleWrite, Write
+from optilock.conditions.write import Lost, Shape, SingleWrite, Write, mark_checked
 from optilock.dialects import database_of
 from optilock.dialects.rows import execute_unguarded
 from optilock.mapped import State, facts, place_of
@@ -310,7 +310,7 @@ def _statement_adding(shape: Shape, version: sa.Column[Any], moved: Any) -> sa.U
     sums = {c: c + sa.bindparam(f"{_ADD}{n}", type_=_wide(c.type)) for n, c in enumerate(columns)}
     where = [one.clause(parameter) for one in (*shape.keys, *shape.demanded)]
     where += [column.is_not(None) for column in columns if column.nullable]
-    statement = shape.table.update().where(*where)
+    statement = mark_checked(shape.table.update().where(*where))
     return statement.values({**sums, version: moved, **shape.extra_values(parameter)})
 
 

@@ -209,10 +209,32 @@ def _differ(attempt: Attempt, stored: Values, names: Iterable[str]) -> frozenset
     )
 
 
-def entry_of(attempt: Attempt, stored: Values | None, *, demanded: bool = False) -> Entry[Any]:
+class HiddenRows:
+    """Whether missing rows of a class may be hidden by row-level security: asked once a class."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._known: dict[Mapper[Any], bool] = {}
+
+    def of(self, mapper: Mapper[Any]) -> bool:
+        """Return whether a policy is active for one of the tables of the class."""
+        if mapper not in self._known:
+            database = database_of(self._connection.dialect)
+            self._known[mapper] = database.may_hide_rows(self._connection, mapper.tables)
+        return self._known[mapper]
+
+
+def entry_of(
+    attempt: Attempt,
+    stored: Values | None,
+    *,
+    demanded: bool = False,
+    hidden: HiddenRows | None = None,
+) -> Entry[Any]:
     """Return both sides as one read-only value. The attempt does not change any more.
 
-    ``demanded``: the caller named the attempt's version, and may not have read it.
+    ``demanded``: the caller named the attempt's version, and may not have read it. ``hidden``:
+    asked if the row is missing.
     """
     known = facts(attempt.mapper)
     return Entry(
@@ -230,6 +252,7 @@ def entry_of(attempt: Attempt, stored: Values | None, *, demanded: bool = False)
         added=_NONE if not known.commuting else ReadOnly(_added(attempt)),
         demanded=demanded,
         table=known.name,
+        maybe_hidden=stored is None and hidden is not None and hidden.of(attempt.mapper),
     )
 
 
@@ -323,6 +346,8 @@ class Missed:
     after: Values | None = None
     #: The version was to move, even without another change.
     touched: bool = False
+    #: Those of several missed rows, which ask once.
+    hidden: HiddenRows | None = None
     #: SQL expressions among our new values, in every table of the row.
     expressions: Mapping[Column[Any], Any] = field(init=False)
     _entry: Entry[Any] | None = field(init=False, default=None)
@@ -333,7 +358,8 @@ class Missed:
     @property
     def entry(self) -> Entry[Any]:
         if self._entry is None:
-            self._entry = entry_of(self.attempt, self.stored)
+            hidden = self.hidden or HiddenRows(self.connection)
+            self._entry = entry_of(self.attempt, self.stored, hidden=hidden)
         return self._entry
 
     def set_attempt(self, attempt: Attempt) -> None:

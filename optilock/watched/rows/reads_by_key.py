@@ -28,7 +28,7 @@ from optilock.errors import ConcurrencyError, OptilockError, prepend_line
 from optilock.events import report
 from optilock.mapped import Facts, Identity, State, facts, identity_of
 from optilock.undocumented.statements import may_repeat_objects
-from optilock.watched.rows.entries import attempt_of, entry_of
+from optilock.watched.rows.entries import HiddenRows, attempt_of, entry_of
 from optilock.watched.rows.locked import run_locking
 from optilock.watched.rows.seen import version_seen
 from optilock.watched.rows.stored import read_stored
@@ -172,5 +172,5 @@ def _raise_with_entry(session: Session, held_state: Callable[[], State | None]) 
         connection = connection_to_write(session, mapper)
         attempt = attempt_of(state, "verify", version_seen(state, token))
         stored = read_stored(connection, mapper, [identity]).get(identity)
-        entry = entry_of(attempt, stored)
+        entry = entry_of(attempt, stored, hidden=HiddenRows(connection))
         raise report(prepend_line(ConcurrencyError([entry]), error)) from error

@@ -11,7 +11,8 @@ finds the rows of its statement.
     session's connection.
 *Steps*
     :mod:`~optilock.watched.statements.demand_checks` compares its rows with the session's demands,
-    :mod:`~optilock.watched.statements.version` moves or keeps their versions, and
+    :mod:`~optilock.watched.statements.version` moves or keeps their versions,
+    :mod:`~optilock.watched.statements.given_versions` replaces those that a program gives, and
     :mod:`~optilock.watched.statements.rollback_effects` records what a rollback takes back.
     :mod:`~optilock.watched.statements.scopes` finds the scopes of the rows, and
     :mod:`~optilock.watched.statements.written_rows` notes them for the event after COMMIT.

@@ -40,6 +40,7 @@ from optilock.mapped import HINT_ADD_TOKEN, Identity, facts
 from optilock.mapping.original_values import values_moved
 from optilock.undocumented.flushes import expire_with_savepoint
 from optilock.watched.rows.entries import (
+    HiddenRows,
     entry_of,
     equal_to_stored,
     error_if_kept_by_database,
@@ -184,7 +185,10 @@ def _send(session: Session, given: Rows) -> tuple[Connection, dict[int, Entry[An
     if lost and is_watched(session):
         session_record(session).refused(places_of([one.write for one in lost]), before)
     by_place = [(places[id(one.write.params)], one) for one in lost]
-    return connection, {n: _entry(connection, given, given.rows[n], one) for n, one in by_place}
+    hidden = HiddenRows(connection)
+    return connection, {
+        n: _entry(connection, given, given.rows[n], one, hidden) for n, one in by_place
+    }
 
 
 def _writes(connection: Connection, given: Rows, demands: Demands | None) -> list[Write]:
@@ -206,13 +210,15 @@ def _missed(connection: Connection, given: Rows, writes: list[Write]) -> list[Wr
     return [write for some in parts if some for write in send(connection, some)]
 
 
-def _entry(connection: Connection, given: Rows, row: Row, lost: Lost) -> Entry[Any]:
+def _entry(
+    connection: Connection, given: Rows, row: Row, lost: Lost, hidden: HiddenRows
+) -> Entry[Any]:
     action: Action = "delete" if given.deletes else "update"
     attempt = attempt_from_values(given.mapper, row.identity, action, row.expected, row.values)
     kept = error_if_kept_by_database(attempt, connection) if lost.stands else None
     if kept is not None:
         raise kept
-    entry = entry_of(attempt, lost.stored, demanded=True)
+    entry = entry_of(attempt, lost.stored, demanded=True, hidden=hidden)
     why = first_explanation(lost.failed, entry)
     if why is not None:
         raise why  # a failed demand of the session is no conflict to report

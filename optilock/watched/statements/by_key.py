@@ -36,7 +36,7 @@ from optilock.errors import (
 )
 from optilock.mapped import Identity, State, facts
 from optilock.mapping.moves import declare_joined_moves
-from optilock.watched.rows.entries import Attempt, entry_of, has_moved
+from optilock.watched.rows.entries import Attempt, HiddenRows, entry_of, has_moved
 from optilock.watched.rows.seen import version_seen
 from optilock.watched.rows.stored import Values, read_stored
 from optilock.watched.session.connections import (
@@ -296,12 +296,14 @@ def _entries(session: Session, attempts: list[Attempt]) -> tuple[Entry[Any], ...
     for mapper, some in by_mapper.items():
         with _connection(session, mapper) as connection:
             stored = read_stored(connection, mapper, [attempt.identity for attempt in some])
-        for attempt in some:
-            row = stored.get(attempt.identity)
-            if not has_moved(attempt, row):
-                continue
-            mine = session.is_active and row is not None and _is_what_we_wanted(attempt, row)
-            (unsure if mine else found).append(entry_of(attempt, row, demanded=True))
+            hidden = HiddenRows(connection)
+            for attempt in some:
+                row = stored.get(attempt.identity)
+                if not has_moved(attempt, row):
+                    continue
+                mine = session.is_active and row is not None and _is_what_we_wanted(attempt, row)
+                entry = entry_of(attempt, row, demanded=True, hidden=hidden)
+                (unsure if mine else found).append(entry)
     return tuple(found or unsure)
 
 

@@ -29,7 +29,7 @@ from optilock.events import report
 from optilock.mapped import Identity, facts
 from optilock.mapping.tables import classes_over
 from optilock.undocumented.statements import is_ordered
-from optilock.watched.rows.entries import Attempt, entry_of
+from optilock.watched.rows.entries import Attempt, HiddenRows, entry_of
 from optilock.watched.rows.stored import read_stored
 from optilock.watched.session.connections import connection_to_write
 from optilock.watched.session.record import session_record
@@ -337,5 +337,5 @@ def _refuse(
         stored = read_stored(connection, mapper, [identity])
         action: Action = "delete" if deleting else "update"
         attempt = Attempt(mapper, identity, action, {}, {}, {})
-        entry: Entry[Any] = entry_of(attempt, stored.get(identity))
+        entry: Entry[Any] = entry_of(attempt, stored.get(identity), hidden=HiddenRows(connection))
         raise first_explanation(wrong, entry) or report(ConcurrencyError([entry]))

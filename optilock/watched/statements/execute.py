@@ -76,14 +76,15 @@ from optilock.watched.statements.by_table import (
 )
 from optilock.watched.statements.call import Call, Execute, mark_statement
 from optilock.watched.statements.demand_checks import add_demands, add_demands_for_table
+from optilock.watched.statements.given_versions import with_next_version
 from optilock.watched.statements.refusals import (
+    checked_upsert,
     inner_writes_of,
     refuse_inner_writes,
     refuse_insert,
     refuse_text,
     refuse_unchecked,
     refuse_unversioned_change,
-    with_next_version,
     writes_rows,
 )
 from optilock.watched.statements.rollback_effects import (
@@ -152,7 +153,7 @@ def _send_change(call: Call) -> Any:
     """Send a statement that may change rows."""
     if isinstance(call.statement, StatementLambdaElement):
         call = call.with_statement(_resolve(call.statement))
-    if isinstance(call.statement, Insert):
+    if not (call.is_by_key and _mapper_of(call.statement)):  # there the version is that of before
         call = call.with_statement(with_next_version(call.statement, call.params))
     statement, demands = call.statement, session_record(call.session).demands
     record = session_record(call.session)
@@ -385,8 +386,7 @@ def _execute(
     record = session_record(session)
     if type(statement) in _CHANGES:
         return _execute_change(session, connection, native, statement, parameters, options)
-    if isinstance(statement, Insert):
-        statement = with_next_version(statement, parameters)
+    statement = checked_upsert(statement, parameters)
     if (strict := is_strict(session)) is not False:
         judge = refuse_unguarded if strict else functools.partial(warn_of_unguarded, session)
         judge(statement, dialect=lambda: connection.dialect)
@@ -410,6 +410,8 @@ def _execute_change(
     bulk = type(cache) is MappersCache or is_of_mappers(  # handled in another module
         statement, parameters, cache, (owner_of(statement.table),)
     )
+    if not bulk:
+        statement = with_next_version(statement, parameters)
     if not bulk and (strict := is_strict(session)) is not False:
         judge = refuse_unguarded if strict else functools.partial(warn_of_unguarded, session)
         judge(statement, parameters, dialect=lambda: connection.dialect)

@@ -3,9 +3,8 @@
 *Upserts.* ``INSERT … ON CONFLICT DO UPDATE`` has to move the version of the row that it changes.
 SQLAlchemy does not apply ``onupdate`` there, so the upsert itself must set the version.
 ``excluded.version`` does not move it: that is the first version, which a new row would have had.
-A version that the program gives does not move it either, because the row may have it already (rows
-that were exported with their versions). The session sets the next one instead
-(:func:`with_next_version`).
+A version that the program gives does not move it either: the session sets the next one instead
+(:mod:`optilock.watched.statements.given_versions`).
 
 *Demands.* Where the session demands something of rows (:func:`optilock.statements.demand`), three
 kinds of statements are refused: SQL text, an upsert that may change a stored row, and a statement
@@ -32,7 +31,7 @@ What a strict session refuses of versioned rows: :mod:`optilock.watched.statemen
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -42,17 +41,22 @@ from sqlalchemy.sql import visitors
 from optilock.conditions.demands import Demands
 from optilock.errors import ConfigurationError
 from optilock.mapped import Identity, all_mappers, facts
-from optilock.mapping.tables import classes_over, moved_by_flushes, owner_of, versioned_tables
+from optilock.mapping.tables import classes_over, moved_by_flushes, versioned_tables
 from optilock.tokens.timestamp import NextServerTime
 from optilock.undocumented import statements
 from optilock.watched.statements.by_key import refuse_first_versions
+from optilock.watched.statements.given_versions import (
+    is_of_new_row,
+    makes_next,
+    set_by_upsert,
+    with_next_version,
+)
 from optilock.watched.statements.sql_text import (
     may_write,
     sql_of,
     tables_written,
     text_writes_rows,
 )
-from optilock.watched.statements.version import next_version_values
 
 _REPLACES = re.compile(r"\bREPLACE\b", re.IGNORECASE)
 
@@ -64,52 +68,16 @@ def leaves_version(
 
     ``given`` are the names of the new rows' parameters.
     """
-    values = _set_by_upsert(statement)
+    values = set_by_upsert(statement)
     names = {version.key, version.name}
     named = [value for name, value in values.items() if name in names]
     if not named:
         return bool(values)
-    if _is_of_new_row(named[0], version):
+    if is_of_new_row(named[0], version):
         return _repeats(version) or not names.isdisjoint(
             {*given, *statements.names_given_by(statement)}
         )
-    return not _follows(named[0], version)
-
-
-def _follows(value: Any, version: sa.Column[Any]) -> bool:
-    """Return whether the value is an expression that makes a version, and no given one."""
-    if not isinstance(value, sa.ClauseElement) or isinstance(value, sa.BindParameter):
-        return False
-    found = [one for one in visitors.iterate(value) if isinstance(one, sa.ColumnClause)]
-    versions = [one for one in found if version.shares_lineage(one)]
-    return value not in versions and (
-        not versions or not all(_is_of_new_row(one, version) for one in versions)
-    )
-
-
-def with_next_version(statement: sa.Insert, params: Any) -> sa.Insert:
-    """Return an upsert with the next version, where the program gives stored rows one of its own.
-
-    A row that was exported with its version would come back in it, and look unchanged.
-    """
-    table: Any = statement.table
-    version: Any = versioned_tables().get(table) if _set_by_upsert(statement) else None
-    mapper = None if version is None else owner_of(table)
-    if mapper is None or (version.onupdate is None and moved_by_flushes(version) is None):
-        return statement  # moved by the database, or by the application
-    if facts(mapper).by_values:
-        return statement  # refused
-    of_class = isinstance(getattr(statements.subject_of(statement), "mapper", None), Mapper)
-    rows = () if of_class else params if isinstance(params, list) else [params or {}]
-    given = {*statements.names_given_by(statement), *(name for row in rows for name in row)}
-    names = {version.key, version.name}
-    for name, value in _set_by_upsert(statement).items():
-        if name in names and not _follows(value, version):
-            if _is_of_new_row(value, version) and given.isdisjoint(names):
-                break  # its first version
-            following = next_version_values(mapper)[version]
-            return statements.with_upserted_value(statement, name, following)
-    return statement
+    return not makes_next(named[0], version, (statement.table,))
 
 
 def replaces_rows(statement: sa.Insert) -> bool:
@@ -119,29 +87,7 @@ def replaces_rows(statement: sa.Insert) -> bool:
 
 def changes_stored_rows(statement: sa.Insert) -> bool:
     """Return whether it may change, or insert again, a row that exists already."""
-    return bool(_set_by_upsert(statement)) or replaces_rows(statement)
-
-
-def _set_by_upsert(statement: sa.Insert) -> dict[str, Any]:
-    """Return the columns that it sets where the row exists, by name; often none."""
-    clause = statements.upsert_of(statement)
-    values = getattr(clause, "update_values_to_set", None) or getattr(clause, "update", None) or ()
-    pairs = values.items() if isinstance(values, Mapping) else values
-    return {str(getattr(name, "key", name)): value for name, value in pairs}
-
-
-def _is_of_new_row(value: Any, version: sa.Column[Any]) -> bool:
-    """Return whether it is ``excluded.version`` (PostgreSQL, SQLite) or ``inserted`` (MariaDB)."""
-    table = getattr(value, "table", None)
-    if getattr(value, "name", None) == "values":  # VALUES(version)
-        return any(
-            version.shares_lineage(one) for one in value.clauses if isinstance(one, sa.Column)
-        )
-    return (
-        isinstance(table, sa.Alias)
-        and table.name in ("excluded", "inserted")
-        and bool(version.shares_lineage(value))
-    )
+    return bool(set_by_upsert(statement)) or replaces_rows(statement)
 
 
 def _repeats(version: sa.Column[Any]) -> bool:
@@ -159,7 +105,7 @@ def refuse_insert(statement: sa.Insert, params: Any) -> None:
     """
     mapper = getattr(statements.subject_of(statement), "mapper", None)
     if not isinstance(mapper, Mapper):
-        _refuse_insert_of_table(statement, params)
+        refuse_upsert_of_table(statement, params)
         return
     version = facts(mapper).version
     if version is None:
@@ -176,7 +122,19 @@ def refuse_insert(statement: sa.Insert, params: Any) -> None:
     raise _version_left_error(cls, version, f"{cls}.{key}", by_values=facts(mapper).by_values)
 
 
-def _refuse_insert_of_table(statement: sa.Insert, params: Any) -> None:
+def checked_upsert(statement: Any, params: Any) -> Any:
+    """Return a statement for a connection; an upsert gets the next version, or is refused.
+
+    Raises:
+        ConfigurationError: it changes stored rows, and does not move the version.
+    """
+    if isinstance(statement, sa.Insert) and changes_stored_rows(statement):
+        statement = with_next_version(statement, params)
+        refuse_upsert_of_table(statement, params)
+    return statement
+
+
+def refuse_upsert_of_table(statement: sa.Insert, params: Any) -> None:
     table: Any = statement.table
     version: Any = versioned_tables().get(table)
     if version is None:

@@ -16,6 +16,7 @@ any table: ``CALL``, ``EXECUTE``, and a ``DO`` block.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
@@ -28,6 +29,7 @@ from sqlalchemy.orm import FromStatement
 from optilock.dialects import database_of
 from optilock.dialects.quoting import EVERY, MARK, PlainText, read_each
 from optilock.mapping.tables import joined_tables, versioned_tables
+from optilock.watched.statements.given_versions import COUNTED, NOT_BEFORE, is_trusted
 
 _FLAGS = re.IGNORECASE | re.DOTALL
 _NAME = rf"(?:[\w$]+|{MARK})"
@@ -106,17 +108,48 @@ _STEPS = re.compile(
 _FOR_STATEMENT = re.compile(r"\s*SET\s+STATEMENT\b.*?\bFOR\b", _FLAGS)
 
 
-def _given(name: str) -> re.Pattern[str]:
-    """Return the assignment of a given version, or of the new row's: the row may have it already.
+#: The columns that a statement sets, up to the ``=``: one, or some in brackets.
+_ASSIGNED = re.compile(
+    rf"(?P<begin>\bSET\b|\bUPDATE\b(?=[^=]*=)|,)\s*(?P<names>\([^()]*\)|(?:{_NAME}\s*\.\s*)*{_NAME})\s*=",
+    re.IGNORECASE,
+)
+#: Where the value of one column ends.
+_VALUE_ENDS = re.compile(
+    r"[(),]|\b(?:CASE|END|WHERE|FROM|RETURNING|WHEN|ORDER|LIMIT)\b", re.IGNORECASE
+)
 
-    A parameter, a number, ``excluded.version`` or ``VALUES(version)``.
-    """
-    one = re.escape(name)
-    new = rf"excluded\s*\.\s*{one}|values?\s*\(\s*{one}\s*\)"
-    return re.compile(
-        rf"(?<![\w.]){one}\s*=\s*(?:{new}|[:$@?%][\w()]*|\d+)\s*(?=,|\bWHERE\b|\bRETURNING\b|\Z)",
-        re.IGNORECASE,
-    )
+
+def _end_of_value(text: str, at: int) -> int:
+    """Return where the value of a column ends that begins at ``at``."""
+    depth = 0
+    for found in _VALUE_ENDS.finditer(text, at):
+        word = found[0].upper()
+        if word in ("(", "CASE"):
+            depth += 1
+        elif depth == 0:
+            return found.start()
+        elif word in (")", "END"):
+            depth -= 1
+    return len(text)
+
+
+def _word(name: str) -> str:
+    return re.sub(r"\W", "_", name.lower())
+
+
+#: Functions that make a random version.
+_CHANCE = re.compile(
+    r"\b(?:gen_random_uuid|uuid\w*|rand|random|randomblob|random_bytes)\s*\(", re.IGNORECASE
+)
+
+
+@functools.lru_cache(maxsize=64)
+def _following(own: str) -> re.Pattern[str]:
+    """Return what a version after the stored one looks like; a group is the table before it."""
+    stored = rf"(?:\w+\s*\.\s*)*?(?:(?P<{{}}>\w+)\s*\.\s*)?{own}\b"
+    of, it = stored.format("of"), stored.format("it")
+    function = rf"(?:{'|'.join(sorted(NOT_BEFORE))})\s*\(\s*{of}\s*,[^()]*\)"
+    return re.compile(rf"\A[\s(]*(?:{function}|{it})\s*\+\s*[1-9]\d*[\s)]*\Z")
 
 
 @dataclass(frozen=True)
@@ -135,10 +168,38 @@ class _Statement:
             return False
         text = self.text
         if verb == "INSERT" and (upsert := _UPSERT.search(text)) is not None:
-            text = _given(version.name).sub(" ", text[upsert.start() :])
+            text = text[upsert.start() :]
         elif verb == "MERGE":
             text = _NEW_ROW.sub(" ", text)
+        if verb != "DELETE" and not is_trusted(version):
+            text = self._without_given(version, text)
         return self._mentions(version, _RETURNED.sub(" ", text))
+
+    def _without_given(self, version: Column[Any], text: str) -> str:
+        """Return the text without what it writes into the version, unless that makes a next one."""
+        kept, at = [], 0
+        for found in _ASSIGNED.finditer(text):
+            if found.start() < at or not self._mentions(version, found["names"]):
+                continue
+            end = _end_of_value(text, found.end())
+            if not self._makes_next(version, text[found.end() : end]):
+                kept.append(text[at : found.end("begin")])
+                at = end
+        return " ".join([*kept, text[at:]])
+
+    def _makes_next(self, version: Column[Any], value: str) -> bool:
+        """Return whether a number is added to the stored version, or chance makes another."""
+        if isinstance(version.type, COUNTED):
+            table, own = _word(version.table.description), _word(version.name)
+            found = _following(own).search(self._flat(value))
+            aliased = re.search(rf"\b{table}\s+(?:as\s+)?(\w+)", self._flat(self.text))
+            known = {"", table, *(aliased.groups() if aliased else ())}
+            return found is not None and (found["of"] or found["it"] or "") in known
+        return _CHANCE.search(value) is not None
+
+    def _flat(self, text: str) -> str:
+        """Return the text in lower case, with words instead of names in quotes."""
+        return re.sub(MARK, lambda mark: _word(self.name(mark[0])), text).lower()
 
     def _mentions(self, version: Column[Any], text: str) -> bool:
         word = rf"(?<!\w){re.escape(version.name)}(?!\w)"

@@ -13,7 +13,8 @@ rows; for upserts that leave the version unchanged; and for SQL text that writes
 and does not mention its version column. These pass:
 
 * a statement whose WHERE compares the version with a value (``unchanged()``,
-  :mod:`optilock.watched.statements.comparisons`), or that gives it one;
+  :mod:`optilock.watched.statements.comparisons`), or that moves it to a next one
+  (:mod:`optilock.watched.statements.given_versions`);
 * one that only adds to columns (``values(likes=Page.likes + 1)``) and moves the version: it writes
   nothing over;
 * one that sets only columns of ``__version_ignore__``;
@@ -53,6 +54,7 @@ from sqlalchemy.engine import Compiled
 from sqlalchemy.orm import FromStatement, Mapper
 from sqlalchemy.sql import operators
 
+from optilock.conditions.write import is_checked
 from optilock.errors import (
     ConfigurationError,
     UnguardedStatement,
@@ -78,7 +80,13 @@ from optilock.undocumented.statements import (
 )
 from optilock.watched.session.record import warn_caller
 from optilock.watched.statements.comparisons import compares_with_value
-from optilock.watched.statements.refusals import inner_writes_of, leaves_version, replaces_rows
+from optilock.watched.statements.given_versions import is_moved_by
+from optilock.watched.statements.refusals import (
+    inner_writes_of,
+    leaves_version,
+    refuse_upsert_of_table,
+    replaces_rows,
+)
 from optilock.watched.statements.silent_cascades import (
     refuse_silent_statement,
     refuse_silent_text,
@@ -276,14 +284,21 @@ def _leaves_version(statement: Insert, version: Column[Any], context: Any) -> bo
 
 
 def compares_version(
-    statement: Any, given: Any, version: Column[Any], *, where_only: bool = False
+    statement: Any,
+    given: Any,
+    version: Column[Any],
+    parameters: Any = None,
+    *,
+    where_only: bool = False,
 ) -> bool:
-    """Return whether it compares the version in its WHERE, sets it, or matches nothing at all.
+    """Return whether it compares the version in its WHERE, moves it, or matches nothing at all.
 
     ``given`` is the table that it writes, or an alias of it.
     """
-    if not where_only and any(
-        getattr(n, "key", n) in (version.key, version.name) for n in values_of(statement)
+    if (
+        not where_only
+        and isinstance(statement, Update)
+        and is_moved_by(statement, parameters, given, version)
     ):
         return True
     return compares_with_value(statement.whereclause, version, _rows_of(given, version))
@@ -307,10 +322,11 @@ def is_guarded(
     ``parameters``: columns of its table that are set by its parameters. A ``watched`` session moves
     the version of a class that has SQLAlchemy's ``version_id_col``, too.
     """
-    added = version_is_added(statement)
-    if version.key in parameters and not added:
+    if is_checked(statement):
         return True
-    if compares_version(statement, given, version, where_only=added):
+    added = version_is_added(statement)
+    rows = dict.fromkeys(parameters)
+    if compares_version(statement, given, version, rows, where_only=added):
         return True
     if isinstance(statement, Delete) or not isinstance(given, Table):
         return False
@@ -390,6 +406,8 @@ def refuse_unguarded(
         if isinstance(one, (Update, Delete)):
             _refuse_change(one, None)
             refuse_silent_statement(one, dialect)
+        elif isinstance(one, Insert):
+            refuse_upsert_of_table(one, None)
 
 
 def refuse_unguarded_text(sql: str, dialect: Dialect | None) -> None:

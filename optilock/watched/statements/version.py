@@ -88,7 +88,7 @@ def keep_version(mapper: Mapper[Any], statement: sa.Update) -> sa.Update:
     token = facts(mapper).version
     if token.table is not mapper.local_table or token.onupdate is None or is_ordered(statement):
         return statement  # an ordered statement cannot be added to: there the version moves
-    return _added(statement.values({token: token}))
+    return mark_version_added(statement.values({token: token}))
 
 
 def keep_version_of_table(session: Session, statement: Any, params: Any) -> Any:
@@ -105,7 +105,7 @@ def keep_version_of_table(session: Session, statement: Any, params: Any) -> Any:
     if token.key in names or is_ordered(statement):
         return statement
     stays = class_stands_still(session, mapper) or _are_ignored(mapper, table, names)
-    return _added(statement.values({token: token})) if stays else statement
+    return mark_version_added(statement.values({token: token})) if stays else statement
 
 
 def _are_ignored(mapper: Mapper[Any], table: Any, names: set[str]) -> bool:
@@ -128,13 +128,13 @@ def move_version(mapper: Mapper[Any], statement: sa.Update) -> sa.Update:
         return statement
     if is_ordered(statement):
         raise version_not_moved_error(mapper, "ordered_values() cannot be added to")
-    return _added(statement.values(dict(next_version_values(mapper))))
+    return mark_version_added(statement.values(dict(next_version_values(mapper))))
 
 
 _ADDED = "optilock_version_added"
 
 
-def _added(statement: sa.Update) -> sa.Update:
+def mark_version_added(statement: sa.Update) -> sa.Update:
     """Return the statement, marked: optilock has given the version a value, and not the program."""
     return statement.execution_options(**{_ADDED: True})
 

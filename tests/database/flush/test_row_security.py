@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, Integer, String, event, text
+from sqlalchemy import Engine, Integer, String, event, text, update
 from sqlalchemy.orm import DeclarativeBase, Session, mapped_column, relationship, sessionmaker
 from sqlalchemy.sql.schema import ForeignKey
 
@@ -202,3 +202,106 @@ def test_a_row_that_is_gone_is_told_as_gone(engine: Engine, sessions: Sessions) 
             other.execute(text("DELETE FROM secured_memos WHERE id = 1"))
         row.label = "mine"
     assert [entry.kind for entry in caught.value.entries] == ["deleted"]
+
+
+# -- rows that a policy hides ----------------------------------------------------------------------
+
+
+@pytest.fixture
+def hiding(engine: Engine, sessions: Sessions) -> Callable[[int], None]:
+    """Return a function that hides a memo from its reader, as a new owner does."""
+    with engine.begin() as connection:
+        connection.execute(text("DROP POLICY r ON secured_memos"))
+        connection.execute(text("CREATE POLICY r ON secured_memos USING (owner <> 'nobody')"))
+
+    def hide(number: int) -> None:
+        with engine.begin() as connection:
+            moved = update(Memo).where(Memo.id == number).values(owner="nobody")
+            connection.execute(moved)
+
+    return hide
+
+
+def relabelled(session: Session) -> None:
+    for memo in session.query(Memo).where(Memo.id.between(11, 22)).all():
+        memo.label += "!"
+
+
+HIDDEN = {
+    "update": (lambda s: labelled(s, 11), {}),
+    "store_wins": (lambda s: labelled(s, 11), {"on_conflict": store_wins}),
+    "many, store_wins": (lambda s: relabelled(s), {"on_conflict": store_wins}),
+    "delete": (lambda s: deleted(s, 11), {}),
+    "IGNORE_GONE": (lambda s: deleted(s, 11), {"on_delete": OnDelete.IGNORE_GONE}),
+    "IGNORE_VERSION": (lambda s: deleted(s, 11), {"on_delete": OnDelete.IGNORE_VERSION}),
+    "both": (
+        lambda s: deleted(s, 11),
+        {"on_delete": OnDelete.IGNORE_GONE, "on_conflict": store_wins},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", HIDDEN)
+def test_a_row_that_a_policy_may_hide_is_not_settled_as_deleted(
+    engine: Engine, sessions: Sessions, hiding: Callable[[int], None], name: str
+) -> None:
+    act, options = HIDDEN[name]
+    with pytest.raises(ConcurrencyError) as caught, UnitOfWork(sessions, **options) as session:
+        act(session)
+        hiding(11)
+    assert "row-level security hides it" in str(caught.value)
+    [entry] = caught.value.entries
+    assert entry.maybe_hidden
+    assert entry.as_dict()["maybe_hidden"]
+    assert pickle.loads(pickle.dumps(entry)) == entry
+    assert owners(engine)[11] == ""
+    if options:
+        with sessionmaker(engine).begin() as other:  # a role that sees every row
+            other.delete(other.get_one(Memo, 11))
+        with UnitOfWork(watch(sessionmaker(engine)), **options) as session:
+            memo = session.get_one(Memo, 12)
+            with engine.begin() as connection:
+                connection.execute(text("DELETE FROM secured_memos WHERE id = 12"))
+            if "on_delete" in options:
+                session.delete(memo)
+            else:
+                memo.label = "mine"
+
+
+def test_other_calls_tell_so_too(
+    sessions: Sessions, hiding: Callable[[int], None], engine: Engine
+) -> None:
+    with sessions() as session:
+        memo, other = session.get_one(Memo, 11), session.get_one(Memo, 12)
+        hiding(11)
+        hiding(12)
+        found = bulk_update(session, Memo, [{"id": 11, "version": 1, "label": "mine"}]).conflicts
+        found += bulk_delete(session, Memo, [{"id": 12, "version": 1}]).conflicts
+        with pytest.raises(ConcurrencyError) as locked:
+            lock(memo)
+        verify(other)
+        with pytest.raises(ConcurrencyError) as verified:
+            session.commit()
+    entries = [*found, *locked.value.entries, *verified.value.entries]
+    assert [entry.maybe_hidden for entry in entries] == [True] * 4
+
+
+def test_it_is_asked_only_when_a_row_is_missing(
+    engine: Engine, sessions: Sessions, hiding: Callable[[int], None]
+) -> None:
+    asked = []
+    event.listen(
+        engine,
+        "before_cursor_execute",
+        lambda c, cursor, sql, *rest: asked.append("row_security_active" in sql),
+    )
+    with sessions() as session:
+        relabelled(session)
+        session.commit()
+        assert not any(asked)
+        relabelled(session)
+        for number in (11, 12, 13):
+            hiding(number)
+        with pytest.raises(ConcurrencyError):
+            session.commit()
+    assert sum(asked) == 1

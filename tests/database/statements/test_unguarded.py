@@ -46,7 +46,7 @@ AROUND = [
 PASSING = [
     update(ACCOUNTS).where(ACCOUNTS.c.version == 1).values(owner="x"),
     delete(ACCOUNTS).where(ACCOUNTS.c.version == 7),
-    update(ACCOUNTS).values(owner="x", version=5),
+    update(ACCOUNTS).values(owner="x", version=1 + ACCOUNTS.c.version),
     update(Account).where(Account.version == 1).values(owner="x"),
     update(Account).values(owner="x", version=Account.version + 1),
     update(Account).values(balance=Account.balance + 5),
