@@ -216,6 +216,12 @@ def cover_commit(
     covered.args[-1].append(sql)
 
 
+def goes_with_next_commit(driver: Any, sql: str) -> bool:
+    """Return whether ``sql`` was given for the next COMMIT, which was not sent yet."""
+    covered = driver.__dict__.get(_COMMIT)
+    return covered is not None and sql in covered.args[-1]
+
+
 def with_own_commit(driver: Any) -> Any:
     """Return the driver's connection, with its own ``commit()`` again."""
     _uncover(driver, None)

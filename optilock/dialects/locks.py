@@ -36,7 +36,7 @@ BEGINS = "optilock.begins"
 
 
 #: Seconds for which a transaction with locks that were only learned may send nothing.
-LONGEST_PAUSE = 2
+LONGEST_PAUSE = 0.9
 
 
 class RowLocks(ErrorCodes):
@@ -59,9 +59,13 @@ class RowLocks(ErrorCodes):
     #: lock longer than ten seconds. None: the database has a limit of its own.
     bounds_waits: ColumnElement[bool] | None = None
 
-    #: The same, and the server ends the transaction if its program pauses for longer than
-    #: :data:`LONGEST_PAUSE`: for a query that locks rows which its program did not ask to lock.
-    bounds_locks: ColumnElement[bool] | None = None
+    def bound_locks(self, dialect: Dialect) -> ColumnElement[bool] | None:
+        """Return such a condition for a query with locks that its program did not ask for.
+
+        The server ends the transaction if its program pauses for longer than
+        :data:`LONGEST_PAUSE`.
+        """
+        return None
 
     #: Whether the database has one lock for all rows.
     one_lock: bool = False

@@ -263,7 +263,7 @@ class Reading(RowsOfUnit):
                     " strategy out. Nothing was sent."
                 )
             return False
-        self._bound = None if self.adaptive is None else database.bounds_locks
+        self._bound = None if self.adaptive is None else database.bound_locks(dialect)
         if database.one_lock:
             try:
                 connection = connection_to_write(session, mapper, for_queries=True)
@@ -296,6 +296,9 @@ class Reading(RowsOfUnit):
             return False
         if not (self._begun or self._begin(session, mapper)):
             return False
+        if self._bound is not None and self.scope is None:  # the lock of a scope has no room for it
+            connection = connection_to_write(session, mapper, for_queries=True)
+            type(connection).execute(connection, select(self._bound))
         self.scope = key
         session_record(session).note_locks()
         return True

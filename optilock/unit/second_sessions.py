@@ -8,6 +8,8 @@ learned locks, is not sent if it may wait for a row: it raises
 program catches that error. From then on no unit of this name is locked by learning.
 
 *Inside* are the thread or task of the unit, and threads and tasks that have a copy of its context.
+For a session that is not seen (another thread, another program, the driver's own cursor), the
+server ends the transaction that pauses (``bound_locks`` of the database).
 
 The listener is registered when a unit first finds a hot row. It is one for all engines, because the
 second session may have one of its own.

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from sqlalchemy.exc import DBAPIError
+
 from optilock.dialects.causes import Cause, ErrorCodes, by_code
 
 
@@ -42,6 +44,10 @@ class MariaDBCodes(ErrorCodes):
     lost_before_commit = frozenset({2002, 2003, 4031, 1040, 1203})
     # KILL QUERY and limits of time, between COMMIT and the end of the compound statement it is in.
     interrupts_commit = frozenset({1317, 1969, 3024})
+
+    def ended_pause(self, error: DBAPIError) -> bool | None:
+        """The server hangs up without a word."""
+        return None
 
     def codes(self, error: BaseException) -> Iterator[str | int]:
         """The number alone: the same SQLSTATE stands for different things here."""

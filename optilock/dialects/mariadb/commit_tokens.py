@@ -23,7 +23,7 @@ from optilock.tokens.sql_functions import ServerTime
 
 _DUPLICATE = 1062
 #: Drivers whose ``query()`` sends a statement as it is.
-_DRIVERS = ("pymysql", "asyncmy")
+DRIVERS = ("pymysql", "asyncmy")
 
 
 class MariaDBTokens(CommitTokens):
@@ -81,7 +81,7 @@ def literal(value: str) -> str:
 def goes_with_commit(connection: Connection, sql: str) -> bool:
     """Let ``sql`` go with COMMIT; ``False``: the driver or server cannot; nothing has changed."""
     dialect, driver = connection.dialect, connection.connection.driver_connection
-    if dialect.driver not in _DRIVERS or not getattr(dialect, "is_mariadb", False):
+    if dialect.driver not in DRIVERS or not getattr(dialect, "is_mariadb", False):
         return False
     if type(driver).__module__.partition(".")[0] != dialect.driver:
         return False  # the application's own class

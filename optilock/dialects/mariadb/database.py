@@ -37,6 +37,7 @@ from optilock.dialects.mariadb.migrations import (
     note_what_moves,
     version_trigger,
 )
+from optilock.dialects.mariadb.pauses import BOUNDED_LOCKS, sets_limit, watch_marks
 from optilock.dialects.mariadb.queue_sql import MariaDBMessages
 from optilock.dialects.mariadb.rows import (
     BY_PRIMARY,
@@ -211,6 +212,9 @@ class MariaDB(MariaDBCodes, Database):
     def has_brief_reads(self, dialect: sa.Dialect) -> bool:
         """MariaDB has NOWAIT for shared locks in this form, and MySQL in another one."""
         return getattr(dialect, "is_mariadb", False)
+
+    def bound_locks(self, dialect: sa.Dialect) -> sa.ColumnElement[bool] | None:
+        return BOUNDED_LOCKS if watch_marks(dialect) else None
 
     def refuses_many(self, error: DBAPIError) -> bool:
         return is_refused(error)
@@ -431,6 +435,8 @@ class MariaDB(MariaDBCodes, Database):
 
     def may_restart(self, statement: str) -> bool:
         """A procedure may commit, DDL does; the server's answer shows the state after that."""
+        if sets_limit(statement):
+            return False
         return any(word not in _STAYS and not to for word, to in first_words(statement))
 
     def is_without_savepoint(self, error: BaseException) -> bool:

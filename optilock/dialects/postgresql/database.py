@@ -14,6 +14,7 @@ from typing import Any
 from uuid import UUID
 
 from sqlalchemy import (
+    ColumnElement,
     Connection,
     Dialect,
     Insert,
@@ -146,11 +147,13 @@ class PostgreSQL(PostgreSQLCodes, Database):
 
     brief_waits = BRIEFLY
     bounds_waits = BOUNDED
-    bounds_locks = BOUNDED_LOCKS
 
     #: Policies FOR UPDATE hold for SELECT … FOR UPDATE and FOR SHARE, too
     #: (https://www.postgresql.org/docs/current/sql-createpolicy.html).
     hides_from_locks = True
+
+    def bound_locks(self, dialect: Dialect) -> ColumnElement[bool]:
+        return BOUNDED_LOCKS
 
     def describe_once(self, dialect: Dialect) -> None:
         describe_once(dialect)

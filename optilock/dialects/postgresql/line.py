@@ -63,6 +63,15 @@ class _Together(deque[Callable[[], None]]):
         return send
 
 
+def _fetch_after_sync(fetch: Callable[..., Any], pgconn: Any, unsent: Any, *, flush: bool) -> Any:
+    """Fetch what follows the last Sync, without psycopg's Flush if all was sent.
+
+    A Flush stops ``idle_in_transaction_session_timeout`` of the server, and Sync has flushed. On a
+    lost connection, Flush raises the error.
+    """
+    return fetch(flush=flush and (bool(unsent) or pgconn.status != _OK))
+
+
 class Line:
     """One unit of work on one connection of the driver."""
 
@@ -207,6 +216,8 @@ class Line:
             self._add(b"COMMIT")
             self.unanswered = True
         self._commands.complete = True
+        fetch = self._pipeline._fetch_gen
+        self._pipeline._fetch_gen = partial(_fetch_after_sync, fetch, self._pgconn, self._commands)
         return True
 
     def end_pipeline(self) -> None:

@@ -350,7 +350,8 @@ BOUNDED = _limits(("lock_timeout", BOUND))
 #: session that waits for this lock, and the server sees one idle transaction and one that waits.
 #: (https://www.postgresql.org/docs/current/runtime-config-client.html)
 BOUNDED_LOCKS = _limits(
-    ("lock_timeout", BOUND), ("idle_in_transaction_session_timeout", f"{LONGEST_PAUSE}s")
+    ("lock_timeout", BOUND),
+    ("idle_in_transaction_session_timeout", f"{round(1000 * LONGEST_PAUSE)}ms"),
 )
 
 

@@ -5,16 +5,22 @@ from __future__ import annotations
 import asyncio
 import pickle
 from concurrent.futures import ThreadPoolExecutor
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+from urllib.request import urlopen
+from uuid import uuid4
 
 import pytest
 from sqlalchemy import event, text
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 from optilock import ConcurrencyError, UnitOfWork, unit_of_work, watch
 from optilock.errors import SelfDeadlock
+from optilock.tables.names import commit_tokens
 from optilock.testing import count_statements
-from optilock.unit import Adaptive
+from optilock.unit import Adaptive, forget_hot_rows
 from optilock.unit.heat import MEMORY, Key
 from optilock.unit.sessions import name_of
 from tests.support.models import Account, Base
@@ -236,8 +242,9 @@ def test_a_block_that_cannot_run_again_ends_in_the_error(patient, sessions):
 
 @pytest.mark.anyio
 @pytest.mark.needs("row-locks")
-@pytest.mark.parametrize("way", ["gather", "to_thread"])
+@pytest.mark.parametrize("way", ["gather", "to_thread", "run_in_executor"])
 async def test_child_tasks_and_threads_are_inside(async_engine, way, retried):
+    """Threads of an executor are not, without a copy of the context: the server ends that wait."""
     async with async_engine.begin() as connection:
         await connection.run_sync(Base.metadata.create_all, tables=[Account.__table__])
     sessions = async_sessionmaker(async_engine)
@@ -254,8 +261,10 @@ async def test_child_tasks_and_threads_are_inside(async_engine, way, retried):
         account = await session.get_one(Account, 1)
         if way == "gather":
             await asyncio.gather(note())
-        else:
+        elif way == "to_thread":
             await asyncio.to_thread(asyncio.run, note_alone())
+        else:
+            await asyncio.get_running_loop().run_in_executor(None, asyncio.run, note_alone())
         account.balance += 1
 
     async def note_alone():
@@ -267,13 +276,14 @@ async def test_child_tasks_and_threads_are_inside(async_engine, way, retried):
             await engine.dispose()
 
     await work()
-    assert [type(error) for error in retried] == [SelfDeadlock]
+    (error,) = retried
+    assert isinstance(error, DBAPIError if way == "run_in_executor" else SelfDeadlock)
     async with sessions() as session:
         assert (await session.get_one(Account, 1)).balance == 11
     await async_engine.dispose()
 
 
-# -- sessions that are not seen: in a thread without the context, or in another program -----------
+# -- sessions that are not seen: without the context, without SQLAlchemy, in another program -------
 
 
 @pytest.fixture
@@ -284,39 +294,189 @@ def alone():
         yield pool
 
 
-@pytest.mark.engines("postgresql")
-def test_a_learned_lock_ends_if_the_program_pauses(engine, store, stored, alone, retried):
-    """The server ends the idle transaction, and the unit does without the lock from then on."""
+@pytest.fixture
+def address(engine):
+    """A server of the application itself, which writes when it is asked."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self):
+            on_a_connection(engine)
+            self.send_response(204)
+            self.end_headers()
+
+        def log_message(self, *_):
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}/"
+        server.shutdown()
+        thread.join()
+
+
+def with_the_driver(engine):
+    connection = engine.raw_connection()
+    try:
+        connection.cursor().execute(str(NOTE))
+        connection.commit()
+    finally:
+        connection.close()
+
+
+def in_a_generator(engine):
+    def steps():
+        with Session(engine) as session:
+            session.execute(NOTE)
+            yield
+            session.commit()
+
+    list(steps())
+
+
+def by_itself(engine):
+    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        connection.execute(NOTE)
+
+
+def with_a_key(engine):
+    with UnitOfWork(sessionmaker(engine), exactly_once=str(uuid4()), independent=True) as session:
+        session.execute(NOTE)
+
+
+def in_a_pipeline(engine):
+    with UnitOfWork(sessionmaker(engine), pipelined="auto", independent=True) as session:
+        session.execute(NOTE)
+
+
+SEEN = {
+    **WAYS,
+    "generator": in_a_generator,
+    "autocommit": by_itself,
+    "key": with_a_key,
+    "pipelined": in_a_pipeline,
+}
+#: Many seconds, for tests whose waits must end sooner.
+LONG = {
+    "postgresql": "SET lock_timeout = '20s'",
+    "mariadb": "SET innodb_lock_wait_timeout = 20",
+}
+
+
+@pytest.mark.needs("row-locks")
+@pytest.mark.engines("postgresql", "mariadb")
+def test_every_program_that_ends_while_its_row_is_cold_ends_when_it_is_hot(
+    database, store, stored, alone, address, retried
+):
     store(Account(id=1, balance=10))
-    sessions = sessionmaker(engine)
-    work = working(sessions, lambda _: alone.submit(on_a_connection, engine).result(), engine)
+    made = database.engine()
+    commit_tokens.metadata.create_all(made)
+
+    @event.listens_for(made, "connect")
+    def connect(connection, record):
+        connection.cursor().execute(LONG[database.family])
+
+    unseen = {
+        "thread": lambda engine: alone.submit(on_a_connection, engine).result(),
+        "driver": with_the_driver,
+        "HTTP": lambda _: urlopen(address).read(),
+    }
+    ended = {}
+    for name, second in (SEEN | unseen).items():
+        for temperature in ("cold", "hot", "hot again"):
+            forget_hot_rows() if temperature == "cold" else heat(made)
+            retried.clear()
+            work = working(sessionmaker(made), second, made)
+            with count_statements(made) as sent:
+                work()
+            errors = ["seen" if isinstance(error, SelfDeadlock) else "ended" for error in retried]
+            ended[name, temperature] = (errors, bool(locking(sent)))
+    made.dispose()
+    for name in SEEN | unseen:
+        assert ended[name, "cold"] == ended[name, "hot again"] == ([], False)
+        assert ended[name, "hot"] == (["seen" if name in SEEN else "ended"], True)
+    assert stored(Account, 1)["balance"] == 10 + len(ended)
+
+
+@pytest.mark.engines("postgresql")
+def test_a_pause_ends_the_learned_lock_of_a_pipelined_unit(engine, store, stored, alone, retried):
+    store(Account(id=1, balance=10))
+
+    @unit_of_work(sessionmaker(engine), pipelined=True)
+    def work(session):
+        account = session.get_one(Account, 1)
+        alone.submit(on_a_connection, engine).result()
+        account.balance += 1
+
     heat(engine)
     work()
-    (error,) = retried
-    assert error.orig.sqlstate == "25P03"
-    with count_statements(engine) as sent:
-        work()
-    assert not locking(sent)
-    assert stored(Account, 1)["balance"] == 12
+    assert [error.orig.sqlstate for error in retried] == ["25P03"]
+    assert stored(Account, 1)["balance"] == 11
 
 
-@pytest.mark.engines("postgresql")
 @pytest.mark.parametrize("own", [None, "1h"])
+@pytest.mark.engines("postgresql", "mariadb")
 def test_a_limit_of_the_application_stays(own, database, store):
     store(Account(id=1, balance=10))
-    name, found = "idle_in_transaction_session_timeout", []
-    options = {} if own is None else {"connect_args": {"options": f"-c {name}={own}"}}
-    made = database.engine(**options)
+    name, ours = PAUSES[database.family]
+    given = {"1h": "'1h'" if database.family == "postgresql" else "3600"}.get(own)
+    made, found = database.engine(), []
+    if given is not None:
+
+        @event.listens_for(made, "connect")
+        def connect(connection, record):
+            connection.cursor().execute(f"SET SESSION {name} = {given}")
+            connection.commit()
+
     heat(made)
+    show = text(f"SHOW {name}" if database.family == "postgresql" else f"SELECT @@{name}")
 
     @unit_of_work(sessionmaker(made))
-    def work(session):
-        found.append(session.scalar(text(f"SHOW {name}")))
+    def work(session, fails):
+        found.append(session.scalar(show))
         session.get_one(Account, 1).balance += 1
-        found.append(session.scalar(text(f"SHOW {name}")))
+        found.append(session.scalar(show))
+        if fails:
+            raise ValueError("the work fails")
+
+    work(fails=False)
+    with pytest.raises(ValueError, match="work fails"), count_statements(made) as sent:
+        work(fails=True)
+    assert len(locking(sent)) == 1
+    with made.connect() as connection:
+        found.append(connection.scalar(show))
+    made.dispose()
+    free, kept = ("0", "1h") if database.family == "postgresql" else (0, 3600)
+    assert found == ([free, ours] * 2 + [free] if own is None else [kept] * 5)
+
+
+#: The setting that ends a pause, and the value that a learned lock gives it.
+PAUSES = {
+    "postgresql": ("idle_in_transaction_session_timeout", "900ms"),
+    "mariadb": ("idle_transaction_timeout", 1),
+}
+
+
+@pytest.mark.engines("mariadb")
+def test_the_limit_costs_no_round_trip(engine, store):
+    store(Account(id=1, balance=10))
+
+    @unit_of_work(sessionmaker(engine))
+    def work(session):
+        session.get_one(Account, 1).balance += 1
 
     work()
-    with made.connect() as connection:
-        found.append(connection.scalar(text(f"SHOW {name}")))
-    made.dispose()
-    assert found == (["0", "2s", "0"] if own is None else ["1h"] * 3)
+    trips = {}
+    for temperature in ("cold", "hot"):
+        forget_hot_rows() if temperature == "cold" else heat(engine)
+        with engine.connect() as connection:
+            before = asked(connection)
+        work()
+        with engine.connect() as connection:
+            trips[temperature] = asked(connection) - before
+    assert trips["hot"] == trips["cold"]
+
+
+def asked(connection):
+    """The number of questions of this connection to its server."""
+    return int(connection.execute(text("SHOW SESSION STATUS LIKE 'Questions'")).one()[1])
