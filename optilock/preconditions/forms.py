@@ -217,7 +217,14 @@ class EditForm(MergedForm[T]):
         values = {**seen.values, **sent.get((self, place_of(state)), {})}
         return self._filled(identity_of(state), replace(seen, values=values), values)
 
-    def save(self, session: Session | scoped_session[Any], pk: Any, sent: Any) -> FilledForm | None:
+    def save(
+        self,
+        session: Session | scoped_session[Any],
+        pk: Any,
+        sent: Any,
+        *,
+        errors: Mapping[str, str] = MappingProxyType({}),
+    ) -> FilledForm | None:
         """Write the fields that were edited; return the form to show again if they were not saved.
 
         What each field means is one rule (:mod:`optilock.preconditions.form_fields`). The session
@@ -229,6 +236,8 @@ class EditForm(MergedForm[T]):
             sent: the fields of the request with their ``seen``, as the framework has them: a
                 multi-dict (``await request.form()``, ``request.form``), a model of pydantic, or a
                 mapping.
+            errors: name -> a sentence, of checks of your own (CSRF, a price above zero). With one
+                nothing is stored, and the form comes back with what was typed.
 
         Raises:
             BadEntity: a field came several times, or is no text (400).
@@ -240,8 +249,9 @@ class EditForm(MergedForm[T]):
         try:
             identity, seen = read_signed(session, mapper, identity, raw.seen, self.etags)
         except BadPrecondition as error:
-            return self._without_seen(session, identity, raw, error.status)
+            return self._without_seen(session, identity, raw, error.status, errors)
         found = read_returned(self.fields, seen, raw)
+        found.errors |= errors
         still_open = self.still_open(found.seen, found.texts)
         if found.errors or found.unknown or still_open:
             return self._as_sent(session, identity, found, raw.seen, still_open)
@@ -273,13 +283,15 @@ class EditForm(MergedForm[T]):
         values = {**dict.fromkeys(self.names), **found.base, **found.changes}
         hidden = [n for n in self.names if n not in found.texts and n not in found.base]
         obj = session.get(self.model, identity) if hidden else None
-        if obj is not None:  # fields that were not on the page are shown as they are now
-            stored = {name: getattr(obj, name) for name in hidden}
-            shown = {**found.seen.notes.get(SHOWN, {}), **self._notes(self._shown(stored))}
+        shown = found.seen.notes.get(SHOWN, {})
+        stored = {} if obj is None else {name: getattr(obj, name) for name in hidden}
+        if stored or shown.keys() - self.fields.keys():
+            # Fields that were not on the page are shown as they are now, and unknown ones no more.
+            known = {name: note for name, note in shown.items() if name in self.fields}
             page = replace(
                 found.seen,
                 values={**found.seen.values, **stored},
-                notes={**found.seen.notes, SHOWN: shown},
+                notes={**found.seen.notes, SHOWN: {**known, **self._notes(self._shown(stored))}},
             )
             seen = sign_values(inspect(self.model), identity, page, self.etags)
             values |= stored
@@ -295,11 +307,17 @@ class EditForm(MergedForm[T]):
         )
 
     def _without_seen(
-        self, session: Session, identity: Identity, raw: Raw, status: int
+        self,
+        session: Session,
+        identity: Identity,
+        raw: Raw,
+        status: int,
+        errors: Mapping[str, str],
     ) -> FilledForm:
         """Return the typed texts over the stored values; those that were seen are unknown."""
         obj = session.get(self.model, identity)
         found = read_returned(self.fields, Seen(None, {}), raw)
+        found.errors |= errors
         form = FilledForm({}, status=status, errors=found.errors, fields=self.fields)
         if obj is None:
             typed = {**dict.fromkeys(self.names, ""), **found.texts}

@@ -222,6 +222,18 @@ def test_a_text_that_is_no_value_comes_back_with_a_sentence(sessions: Any) -> No
     assert shown(sessions).values == {"title": "Mine", "note": None, "copies": 3, "body": "mine"}
 
 
+def test_a_check_of_the_program_keeps_what_was_typed(sessions: Any) -> None:
+    form = shown(sessions)
+    sent = {**form.texts, "title": "Mine", "copies": "x", "seen": form.seen}
+    for seen in (form.seen, None):
+        with UnitOfWork(sessions) as session:
+            again = FORM.save(session, 1, {**sent, "seen": seen}, errors={"note": "is missing."})
+        assert again is not None
+        assert (again.texts["title"], {*again.errors}) == ("Mine", {"copies", "note"})
+        assert again.status == (428 if seen is None else 400)
+    assert shown(sessions).texts["title"] == "Tea"
+
+
 def test_every_field_can_be_emptied(sessions: Any) -> None:
     for name in ("note", "title", "body"):
         assert send(sessions, shown(sessions), **{name: "text"}) is None
@@ -251,6 +263,23 @@ def test_a_page_of_another_release_loses_nothing(sessions: Any) -> None:
         assert again is None or "“typed”" in again.sentence
     with UnitOfWork(sessions) as session:
         assert (session.get(Page, 1).title, session.get(Page, 1).note) == ("New", "stored")
+
+
+def test_an_older_server_stores_the_rest_at_the_second_press(sessions: Any) -> None:
+    """Its page has no checkbox, so this field does not come back: that is no edit of it."""
+    names, kinds = ["title", "copies"], {"copies": "multiple"}
+    readers = {"copies": (lambda value: [str(value)], lambda texts: int(texts[-1]))}
+    new = EditForm(Page, names, etags=TAGS, kinds=kinds, readers=readers)
+    old = EditForm(Page, names[:1], etags=TAGS)
+    with sessions() as session:
+        seen = new.of(session.get(Page, 1)).seen
+    with UnitOfWork(sessions) as session:
+        again = old.save(session, 1, {"title": "New", "copies": "9", "seen": seen})
+        assert again is not None
+        assert again.unknown == {"copies": ["9"]}
+    with UnitOfWork(sessions) as session:
+        assert old.save(session, 1, {**again.texts, "seen": again.seen}) is None
+        assert (session.get(Page, 1).title, session.get(Page, 1).copies) == ("New", 2)
 
 
 def test_a_page_with_old_fields_and_the_new_seen_is_told_what_it_did_not_show(
