@@ -1,4 +1,6 @@
-"""The ten forms of docs/how-to/web/form-recipes.md as printed, and two people with and without JavaScript.
+"""The ten forms of docs/how-to/web/form-recipes.md as printed, each used by two people.
+
+One of them has JavaScript, the other may not.
 
 Whatever both do, all edits are stored after at most two presses of Save.
 """
