@@ -68,6 +68,8 @@ _TAIL = """\
   (`silent-cascade`).
 * A row that PostgreSQL's row-level security hides by now looks deleted: the conflict reports a
   delete, and `store_wins` and `OnDelete.IGNORE_GONE` succeed.
+* A transaction that the driver's own cursor has ended and begun again commits its
+  [second half](../how-to/sessions/units.md#transactions-that-have-ended).
 * Rows that did not exist at the read: see [guarantees](guarantees.md#what-the-tables-leave-out).
 
 `python -m tests.not_protected` tries every way on the databases and writes this page. Tests compare
