@@ -288,8 +288,6 @@ class Database(RowLocks, Values, Waits):
 
     # -- the end of a transaction (asked by optilock.dialects.transaction_ends) --------------------
 
-    #: Whether it is known when a transaction has ended before its COMMIT.
-    follows_transactions: bool = False
     #: Whether COMMIT silently rolls back after an error earlier in the transaction.
     commits_in_silence: bool = False
     #: Whether an error at RELEASE leaves a transaction that can only roll back.
@@ -303,13 +301,13 @@ class Database(RowLocks, Values, Waits):
 
     def ends_transaction(
         self, error: BaseException, connection: sa.Connection | None = None
-    ) -> bool:
+    ) -> bool | None:
         """Return whether the database has rolled back the *whole* transaction with ``error``.
 
         The next statement is then the first of another one. The ``connection`` that has raised the
-        error may be asked.
+        error may be asked. ``None``: it is unknown, and COMMIT is refused.
         """
-        return False
+        return None
 
     def may_restart(self, statement: str) -> bool:
         """Return whether a statement may end the transaction and begin another one at once."""

@@ -41,7 +41,7 @@ class OverPostgreSQLsDrivers(KnownByCodes):
 
     causes = PostgreSQL.causes
     lost_before_commit = PostgreSQL.lost_before_commit
-    follows_transactions = PostgreSQL.follows_transactions
+    ends_transaction = PostgreSQL.ends_transaction
     release_may_fail_all = PostgreSQL.release_may_fail_all
     commits_in_silence = PostgreSQL.commits_in_silence
 
@@ -145,6 +145,12 @@ class Firebird(KnownByCodes):
         (Cause.CONFLICT, ("40001", -913)),
     )
 
+    def ends_transaction(
+        self, error: BaseException, connection: Connection | None = None
+    ) -> bool | None:
+        """Return False for errors of the server: they undo their statement alone."""
+        return False if any(_firebird_codes(error)) else None
+
     def codes(self, error: BaseException) -> Iterator[str | int]:
         found = _firebird_codes(error)
         yield from (code for code in self.causes if code in found)
@@ -200,13 +206,25 @@ class SQLServer(KnownByCodes):
             yield first
             yield first[:2]
 
-    follows_transactions = True
+    def ends_transaction(
+        self, error: BaseException, connection: Connection | None = None
+    ) -> bool | None:
+        """A deadlock or a conflict does; for other errors, which depend on XACT_ABORT, it is asked.
 
-    def ends_transaction(self, error: BaseException, connection: Connection | None = None) -> bool:
-        """Return whether the error rolled back everything: a deadlock or a conflict does."""
-        return any(
-            self.causes.get(code) in (Cause.CONFLICT, Cause.DEADLOCK) for code in self.codes(error)
-        )
+        A question about no table begins no transaction ("SET IMPLICIT_TRANSACTIONS").
+        """
+        causes = {self.causes.get(code) for code in self.codes(error)}
+        if causes & {Cause.CONFLICT, Cause.DEADLOCK}:
+            return True
+        if connection is None:
+            return False
+        cursor = connection.connection.cursor()
+        try:
+            cursor.execute("SELECT @@TRANCOUNT")
+            answer: Any = cursor.fetchone()
+            return not answer[0]
+        finally:
+            cursor.close()
 
 
 @register
@@ -236,3 +254,13 @@ class Oracle(KnownByCodes):
             yield name
         if isinstance(number, int) and number:
             yield number
+
+    def ends_transaction(
+        self, error: BaseException, connection: Connection | None = None
+    ) -> bool | None:
+        """Return False for numbered errors: they undo their statement alone.
+
+        ("Statement-level rollback" in the concepts; ORA-02091 reports that all is rolled back.)
+        """
+        found = set(self.codes(error))
+        return None if not found or 2091 in found else False

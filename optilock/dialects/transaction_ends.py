@@ -11,6 +11,10 @@ So each transaction of a watched session is followed, from :func:`watch_transact
   a round trip. It is asked before and after each statement that SQLAlchemy sends, at each error,
   and before COMMIT. A transaction that was open and is not any more has ended.
 * MariaDB's answer is no news after an error. So its server is asked then.
+* Some drivers have no answer at all. Then a statement that was sent has begun a transaction, a
+  COMMIT or ROLLBACK in SQL text has ended it, and so has an error, unless the database's class
+  knows that it has not (``ends_transaction``). A savepoint that can be rolled back after the error
+  proves that it has not.
 * A statement may end a transaction and begin another one at once (``COMMIT AND CHAIN``, ``CALL``).
   Statements that may do so (``may_restart``) are sent behind a savepoint, which must be there
   afterwards. No other statement costs a round trip.
@@ -31,7 +35,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from typing import Any
 from weakref import ref
@@ -49,6 +53,8 @@ _SAVEPOINT = "optilock_whole"
 _FIRST_WORD = re.compile(r"\s*([A-Za-z]{2,12})\b")
 #: How statements begin that end no transaction without an error, and change no savepoint.
 _OF_ROWS = frozenset({"SELECT", "INSERT", "UPDATE", "DELETE"})
+#: How statements begin that end a transaction, where no driver says so.
+_ENDS = frozenset({"COMMIT", "END", "ABORT", "ROLLBACK"})
 #: Statements that change which savepoints there are.
 _OF_SAVEPOINTS = ("SAVEPOINT", "ROLLBACK", "RELEASE")
 
@@ -68,6 +74,7 @@ class WatchedTransaction:
         self._database = database
         #: Ask the driver whether a transaction is open; None: it does not know.
         self.is_open = database.open_transactions(self._driver)
+        self.is_known = self.is_open() is not None or database.has_open_pipeline(self._driver)
         self.rolled_back()
         self.begun = bool(self.is_open())
 
@@ -84,6 +91,9 @@ class WatchedTransaction:
         self.error: BaseException | None = None
         self._raised: BaseException | None = None
         self._has_savepoint = self._savepoint_is_first = self._savepoints_before = False
+        #: The program's savepoints, and the error that may have ended the transaction among them.
+        self._names: tuple[str, ...] = ()
+        self._doubt: tuple[BaseException, tuple[str, ...]] | None = None
 
     @property
     def is_over(self) -> bool:
@@ -123,6 +133,10 @@ class WatchedTransaction:
         if (self.begun and is_open is False) or (marked and not self._release_savepoint()):
             word = _FIRST_WORD.match(statement)
             self._end(_BY_STATEMENT.format("a statement" if word is None else word[1].upper()))
+        elif not self.is_known:
+            if (word := _FIRST_WORD.match(statement)) and word[1].upper() in _ENDS:
+                self._end(_BY_STATEMENT.format(word[1].upper()))
+            self.begun = True
         elif is_open:
             self.begun = True
             if self._raised is not None and statement[:8].upper() == "ROLLBACK":
@@ -138,8 +152,11 @@ class WatchedTransaction:
         assert connection is not None  # which has raised it
         asked = connection if self._sent else None  # or there is nothing to lose
         ended = self.begun and self.is_open() is False
-        if ended or release or self._database.ends_transaction(error, asked):
+        known = self._database.ends_transaction(error, asked)
+        if ended or release or known:
             self._end(_BY_ERROR, error)
+        elif known is None and not self.is_known and asked is not None and self._doubt is None:
+            self._doubt = error, self._names
         elif self._database.commits_in_silence and self._raised is None:
             self.error, self._raised, self.is_careful = error, raised, True
 
@@ -167,8 +184,20 @@ class WatchedTransaction:
             yield
         finally:
             self.paused = around
-            if not around:
+            if not around and self.is_known:
                 self.begun = bool(self.is_open())
+
+    # -- savepoints of the program -----------------------------------------------------------------
+
+    def note_savepoint(self, name: str) -> None:
+        self._names += (name,)
+
+    def undo(self, roll_back_to: Callable[[], None], name: str) -> None:
+        """Go back to a savepoint: an error inside of it has not ended the transaction."""
+        with nullcontext() if self.is_known else self.pause():
+            roll_back_to()
+        if self._doubt is not None and name in self._doubt[1]:
+            self._doubt = None
 
     # -- a savepoint that must be there ------------------------------------------------------------
 
@@ -234,6 +263,8 @@ class WatchedTransaction:
             self._has_savepoint = False
         if self._why is None and self._database.commits_in_silence and self._may_have_failed():
             self._end(_FAILED)
+        if self._why is None and self._doubt is not None:
+            self._end(_IN_DOUBT, self._doubt[0])
         if self._why is not None:
             raise self.refusal()
 
@@ -299,7 +330,8 @@ def note_error(connection: Connection, context: ExceptionContext, database: Data
     watched, error = watched_transaction(connection), context.original_exception
     if watched is None or watched.paused or isinstance(error, (SQLAlchemyError, OptilockError)):
         return
-    if isinstance(error, Exception) and is_raised_by(error, database.drivers):
+    of_driver = isinstance(error, Exception) and is_raised_by(error, database.drivers)
+    if of_driver or (not watched.is_known and context.execution_context is not None):
         sql = context.statement or ""
         release = database.release_may_fail_all and sql.startswith("RELEASE SAVEPOINT")
         watched.note_error(error, context.sqlalchemy_exception, release=release)
@@ -319,6 +351,7 @@ def watch_dialect(dialect: Dialect) -> None:
     setattr(of, "do_execute_no_params", partial(_send, of.do_execute_no_params))  # noqa: B010
     setattr(of, "do_commit", partial(_commit, of.do_commit))  # noqa: B010
     setattr(of, "do_rollback", partial(_roll_back, of.do_rollback))  # noqa: B010
+    setattr(of, "do_savepoint", partial(_set, of.do_savepoint))  # noqa: B010
     undo = partial(_roll_back_to, of.do_rollback_to_savepoint)
     setattr(of, "do_rollback_to_savepoint", undo)  # noqa: B010
     prepare = partial(_end_in_two_phases, of.do_prepare_twophase)
@@ -371,9 +404,18 @@ def _roll_back(original: Callable[[Any], None], fairy: Any) -> None:
         watched.rolled_back()
 
 
+def _set(original: Callable[..., None], connection: Connection, name: str) -> None:
+    original(connection, name)
+    if (watched := watched_transaction(connection)) is not None:
+        watched.note_savepoint(name)
+
+
 def _roll_back_to(original: Callable[..., None], connection: Connection, name: str) -> None:
-    if not is_over(connection):
+    watched = watched_transaction(connection)
+    if watched is None:
         original(connection, name)
+    elif not watched.is_over:
+        watched.undo(partial(original, connection, name), name)
 
 
 def _end_in_two_phases(
@@ -414,6 +456,12 @@ _FAILED = (
     " statement, and that error was caught. The database would have answered COMMIT by rolling"
     " back, without a word. Nothing is stored. Let the error out and roll back, or try the"
     " statement in a savepoint (session.begin_nested()), which can be undone alone."
+)
+_IN_DOUBT = (
+    "this transaction cannot be committed: an earlier statement failed, and that error was caught."
+    " The driver does not know whether the database has rolled back the transaction with it, so"
+    " COMMIT might store a part of the work. Let the error out and roll back, or try the statement"
+    " in a savepoint (session.begin_nested()), which can be undone alone. Nothing is stored."
 )
 _SENT_AFTER = (
     "optilock: this error came at an earlier statement of the transaction, and was caught. Until a"

@@ -70,6 +70,8 @@ _TAIL = """\
 * Row-level security of PostgreSQL may hide a row, which then looks deleted. Where it is active for
   the table, a conflict says so (`maybe_hidden`), and `store_wins` and `OnDelete.IGNORE_GONE` do not
   settle it. A mapped view does not show it.
+* A transaction that the driver's own cursor has ended and begun again commits its
+  [second half](../how-to/sessions/units.md#transactions-that-have-ended).
 * Rows that did not exist at the read: see [guarantees](guarantees.md#what-the-tables-leave-out).
 
 `python -m tests.not_protected` tries every way on the databases and writes this page. Tests compare

@@ -5,18 +5,20 @@ Granite is SQLite under another name, with errors of a driver that nobody else h
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib import import_module
+from typing import Any
 
 import pytest
-from sqlalchemy import Engine, create_engine, text
+from sqlalchemy import Engine, create_engine, select, text
 from sqlalchemy.dialects import mssql, oracle, registry
 from sqlalchemy.dialects.sqlite.pysqlite import SQLiteDialect_pysqlite
 from sqlalchemy.engine import Dialect
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sessionmaker
 from sqlalchemy.pool import StaticPool
 
 from optilock import (
@@ -27,11 +29,13 @@ from optilock import (
     is_transient,
     serializable,
     unit_of_work,
+    watch,
 )
 from optilock.dialects import Cause, Database, KnownByCodes, database_of, register
 from optilock.dialects.known_by_codes import DuckDB, Oracle, SQLServer
 from optilock.dialects.registry import MODULES
 from optilock.dialects.transient import cause_of
+from optilock.errors import TransactionEnded
 from optilock.mapping.triggers import trigger_ddl
 from optilock.rollout import roll_out
 from optilock.tokens import Counter, RowVersion
@@ -116,6 +120,79 @@ def test_a_unit_is_run_again_after_its_conflict(granite: Engine) -> None:
     assert runs == ["run", "run"]
     with Session(granite) as session:
         assert session.scalar(text("SELECT title || version FROM pages")) == "Start2"
+
+
+BAD = text("INSERT INTO pages (id, title, version) VALUES (1, 'Again', 1)")
+
+
+@pytest.fixture
+def forgetful(granite: Engine) -> Engine:
+    """An engine that rolls back a transaction at a double key, and begins another one."""
+    with granite.begin() as connection:
+        connection.exec_driver_sql(
+            "CREATE TRIGGER double BEFORE INSERT ON pages WHEN NEW.id = 1"
+            " BEGIN SELECT RAISE(ROLLBACK, 'double'); END"
+        )
+    return granite
+
+
+def halves(session: Session, between: Callable[[Session], object]) -> None:
+    session.add(Page(id=2, title="First half"))
+    session.flush()
+    with contextlib.suppress(DBAPIError):
+        between(session)
+    session.add(Page(id=3, title="Second half"))
+
+
+def in_savepoint(session: Session) -> None:
+    with session.begin_nested():
+        session.execute(BAD)
+
+
+def in_later_savepoint(session: Session) -> None:
+    with contextlib.suppress(DBAPIError):
+        session.execute(BAD)
+    in_savepoint(session)
+
+
+@pytest.mark.parametrize(
+    "between",
+    [
+        lambda session: session.execute(BAD),
+        in_savepoint,
+        in_later_savepoint,
+        lambda session: session.execute(text("COMMIT")),
+        lambda session: session.execute(text("ROLLBACK")),
+    ],
+    ids=["error", "error in a savepoint", "then a savepoint", "COMMIT", "ROLLBACK"],
+)
+@pytest.mark.parametrize("runs", [UnitOfWork, lambda engine: watch(sessionmaker(engine)).begin()])
+def test_half_of_a_transaction_is_never_committed_after_an_error(
+    forgetful: Engine, between: Callable[[Session], object], runs: Any
+) -> None:
+    """The driver does not know that the transaction has ended: an error leaves it in doubt."""
+    with pytest.raises((TransactionEnded, DBAPIError)), runs(forgetful) as session:
+        halves(session, between)
+    with Session(forgetful) as session:
+        assert session.get(Page, 3) is None
+
+
+@pytest.mark.parametrize("is_inside", [True, False])
+def test_a_savepoint_that_is_rolled_back_after_the_error_leaves_no_doubt(
+    granite: Engine, is_inside: bool
+) -> None:
+    if is_inside:
+        with UnitOfWork(granite) as session:
+            halves(session, in_savepoint)
+    else:
+        with (
+            pytest.raises(TransactionEnded, match="try the statement in a savepoint") as raised,
+            UnitOfWork(granite) as session,
+        ):
+            halves(session, lambda session: session.execute(BAD))
+        assert "UNIQUE" in str(raised.value.__cause__)
+    with Session(granite) as session:
+        assert len(session.scalars(select(Page)).all()) == (3 if is_inside else 1)
 
 
 @pytest.mark.parametrize("level", [Isolation.REPEATABLE_READ, Isolation.SERIALIZABLE])

@@ -7,6 +7,7 @@ the clock. :mod:`queue_sql` has the statements of queues, :mod:`commit_tokens` t
 are stored once, and :mod:`scope_rows` those of scopes. :mod:`galera` has the differences of a
 cluster, and the wait of a statement that changes a table. :mod:`weak_settings` finds what makes
 versions weaker.
+:mod:`pauses` ends transactions that pause with locks which their programs did not ask for.
 :mod:`scope_triggers` has the triggers that move scopes for other programs.
 """
 

@@ -413,7 +413,6 @@ class MariaDB(MariaDBCodes, Database):
             return super().autocommits(connection)
         return bool(ask()) and BEGINS not in connection.info
 
-    follows_transactions = True
     #: START TRANSACTION READ ONLY is refused after XA START (XAER_RMFAIL).
     forbidden_in_two_phases = frozenset({"exactly_once", "read_only"})
 

@@ -21,6 +21,7 @@ import sqlalchemy as sa
 from optilock.dialects.connections import goes_with_next_commit, undo_at_checkin
 from optilock.dialects.locks import LONGEST_PAUSE
 from optilock.dialects.mariadb.commit_tokens import DRIVERS, goes_with_commit
+from optilock.undocumented.statements import is_server_side
 
 _MARK = "/* optilock: ends with a pause */"
 #: True of every row: a read that has it in its WHERE sets the limit.
@@ -59,7 +60,7 @@ def _set_afterwards(context: Any) -> bool:
     """Return whether to set the limit with this statement: it is taken back after the end."""
     connection: sa.Connection = context.root_connection
     driver = connection.connection.driver_connection
-    if context._is_server_side or goes_with_next_commit(driver, _UNSET):
+    if is_server_side(context) or goes_with_next_commit(driver, _UNSET):
         return False
     if not goes_with_commit(connection, _UNSET):
         return False

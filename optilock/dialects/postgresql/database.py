@@ -270,6 +270,8 @@ class PostgreSQL(PostgreSQLCodes, Database):
         if pgconn is not None:  # psycopg; in a pipeline the answers are still to come
             return None if pgconn.pipeline_status else pgconn.transaction_status != IDLE
         asked = getattr(connection, "is_in_transaction", None)  # asyncpg
+        if asked is None:
+            asked = getattr(connection, "get_transaction_status", None)  # psycopg2; IDLE is 0
         return None if asked is None else bool(asked())
 
     def has_open_pipeline(self, connection: Any) -> bool:
@@ -361,7 +363,10 @@ class PostgreSQL(PostgreSQLCodes, Database):
         undo_at_checkin(connection, put_back)
         return open_switch(connection, leave, streams_begin=True)
 
-    follows_transactions = True
+    def ends_transaction(self, error: BaseException, connection: Connection | None = None) -> bool:
+        """A transaction fails as a whole, and stays open until it is rolled back."""
+        return False
+
     release_may_fail_all = True
     commits_in_silence = True
 

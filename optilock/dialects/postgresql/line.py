@@ -41,6 +41,10 @@ _TO_SAVEPOINT = (
 )
 
 
+#: The method of a pipeline that reads the answers.
+_FETCH = "_fetch_gen"
+
+
 class _Together(deque[Callable[[], None]]):
     """The commands of a pipeline, sent together when the last one is added.
 
@@ -216,8 +220,10 @@ class Line:
             self._add(b"COMMIT")
             self.unanswered = True
         self._commands.complete = True
-        fetch = self._pipeline._fetch_gen
-        self._pipeline._fetch_gen = partial(_fetch_after_sync, fetch, self._pgconn, self._commands)
+        fetch = getattr(self._pipeline, _FETCH, None)
+        if fetch is not None:
+            after = partial(_fetch_after_sync, fetch, self._pgconn, self._commands)
+            setattr(self._pipeline, _FETCH, after)
         return True
 
     def end_pipeline(self) -> None:

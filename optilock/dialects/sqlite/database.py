@@ -246,7 +246,6 @@ class SQLite(Database):
     def open_transactions(self, connection: Any) -> Callable[[], bool]:
         return partial(getattr, connection, "in_transaction", False)
 
-    follows_transactions = True
     savepoints_are_free = True
 
     def is_without_savepoint(self, error: BaseException) -> bool:

@@ -82,7 +82,7 @@ def _connect(record: SessionRecord, connection: Connection) -> None:
     record.connected(
         connection,
         autocommits=database.autocommits(connection),
-        keeps_sides=database.follows_transactions and watch_errors(connection, database),
+        keeps_sides=watch_errors(connection, database),
     )
     if record.owner is not None:
         record.owner.connected(connection, database)
