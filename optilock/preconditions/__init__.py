@@ -11,6 +11,7 @@ a version until the transaction ends, and ``overwrite``, which demands none.
 :mod:`~optilock.preconditions.signed_values` signs the values that a client sees, and
 :mod:`~optilock.preconditions.client_merges` merges a client's edits into a row that has changed
 since. :mod:`~optilock.preconditions.forms` is a form that keeps its edits,
+:mod:`~optilock.preconditions.form_lines` one with the child rows of its row,
 :mod:`~optilock.preconditions.form_fields` the rule for the fields of a request, and
 :mod:`~optilock.preconditions.filled_forms` a form with its values after a conflict.
 :mod:`~optilock.preconditions.client_values` checks the names, keys and values that a client sends.
@@ -23,6 +24,7 @@ from optilock.preconditions.edits import apply
 from optilock.preconditions.entity_tags import ETags, etag_of
 from optilock.preconditions.expectations import expect, overwrite, verify
 from optilock.preconditions.filled_forms import FilledForm, conflict_form
+from optilock.preconditions.form_lines import FilledLines, FormWithLines
 from optilock.preconditions.forms import EditForm
 from optilock.preconditions.row_locks import lock
 from optilock.preconditions.signed_values import sign_seen
@@ -31,6 +33,8 @@ __all__ = [
     "ETags",
     "EditForm",
     "FilledForm",
+    "FilledLines",
+    "FormWithLines",
     "Range",
     "Scope",
     "apply",

@@ -246,16 +246,17 @@ class Raw:
         Raises:
             ConfigurationError: ``sent`` is nothing of that.
         """
-        self._lists: dict[str, list[Any]] = {}
+        #: Name -> the values that came.
+        self.lists: dict[str, list[Any]] = {}
         every = getattr(sent, "getlist", None) or getattr(sent, "getall", None)
         if hasattr(sent, "model_fields_set"):
             names = {*type(sent).model_fields, *(sent.model_extra or ())}
             known = {*sent.model_fields_set, *(sent.model_extra or ())}
-            self._lists = {n: _items(getattr(sent, n) if n in known else None) for n in names}
+            self.lists = {n: _items(getattr(sent, n) if n in known else None) for n in names}
         elif every is not None:
-            self._lists = {name: [*every(name)] for name in sent.keys()}  # noqa: SIM118
+            self.lists = {name: [*every(name)] for name in sent.keys()}  # noqa: SIM118
         elif isinstance(sent, Mapping):
-            self._lists = {str(name): _items(value) for name, value in sent.items()}
+            self.lists = {str(name): _items(value) for name, value in sent.items()}
         else:
             raise ConfigurationError(
                 "EditForm.save() takes the fields of the request: a multi-dict, a model of"
@@ -269,7 +270,7 @@ class Raw:
     @property
     def seen(self) -> str | None:
         """The hidden field; several that differ are none."""
-        found = self._lists.get("seen") or [None]
+        found = self.lists.get("seen") or [None]
         if found[0] is None or any(one != found[0] for one in found):
             return None if found == [None] else ""
         return found[0] if isinstance(found[0], str) else ""
@@ -280,7 +281,7 @@ class Raw:
         Raises:
             BadEntity: it came several times, or is no text.
         """
-        found = self._lists.get(name, [])
+        found = self.lists.get(name, [])
         if self._served is not None and found in ([], [None]):  # which the request may show
             found = [*self._served.getlist(name)]
         if kind == "multiple":
@@ -362,6 +363,19 @@ def read_returned(fields: Mapping[str, Field], seen: Seen, raw: Raw) -> Returned
             unseen.append(name)
     values = {**seen.values, **dict.fromkeys(unseen, _UNSEEN)}
     found.seen = replace(seen, values={n: values[n] for n in values if n in fields})
+    return found
+
+
+def read_new(fields: Mapping[str, Field], raw: Raw) -> Returned:
+    """Return the values of a row that is not stored yet: an absent field is empty.
+
+    Raises:
+        BadEntity: a field came in a way that no page sends it.
+    """
+    found = Returned(Seen(None, {}))
+    for name, made in fields.items():
+        came = raw.of(name, made.kind, is_flag=_is_flag(made))
+        _read_value(found, made, "" if isinstance(came, _NoValue) else came)
     return found
 
 

@@ -105,7 +105,7 @@ class MergedForm(Generic[T]):
                 session.flush()
             except ConcurrencyError as error:
                 entry = entry_of_row(self.model, identity, error)
-                if entry is None:
+                if entry is None or (merged and session.in_nested_transaction()):
                     raise
                 if merged:
                     session.rollback()

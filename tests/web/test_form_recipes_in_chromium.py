@@ -1,6 +1,4 @@
-"""The ten forms of docs/how-to/web/form-recipes.md as printed, each used by two people.
-
-One of them has JavaScript, the other may not.
+"""The ten forms of docs/how-to/web/form-recipes.md as printed, and two people in Chromium.
 
 Whatever both do, all edits are stored after at most two presses of Save.
 """
@@ -9,20 +7,17 @@ from __future__ import annotations
 
 import contextlib
 import re
-import threading
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from decimal import Decimal
 from importlib.metadata import files
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from werkzeug.serving import make_server
 
 from tests.support.needed import needed
-from tests.wiki.programs import ROOT
+from tests.web.served_pages import served_page
 from tests.wiki.windows import Page, chromium, window
 
 pytestmark = [pytest.mark.full]
@@ -67,20 +62,9 @@ def _files_of(package: str) -> list[Any]:
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """The program of the page, served: its names, and its address."""
-    page = (ROOT / "docs" / "how-to" / "web" / "form-recipes.md").read_text(encoding="utf-8")
-    code = "\n".join(part.split("```")[0] for part in page.split("```python\n")[1:])
-    with contextlib.chdir(tmp_path_factory.mktemp("forms")):
-        names: dict[str, Any] = {"__name__": "__main__"}
-        exec(compile(code, "event_forms.py", "exec", dont_inherit=True), names)
-        server = make_server("127.0.0.1", 0, names["app"], threaded=True)
-        serving = threading.Thread(target=server.serve_forever, daemon=True)
-        serving.start()
-        yield SimpleNamespace(**names, address=f"http://127.0.0.1:{server.port}")
-        server.shutdown()
-        serving.join()
-        server.server_close()
-        names["engine"].dispose()
+    folder = tmp_path_factory.mktemp("forms")
+    with served_page("how-to/web/form-recipes.md", folder) as served:
+        yield served
 
 
 @pytest.fixture(scope="module")
