@@ -55,7 +55,7 @@ def touched() -> Iterator[Callable[[Any], set[Any]]]:
         (select(Room).where(Room.id == 1).with_for_update(), set()),  # SQLite has no such lock
         (text("SELECT 1"), {EVERYTHING}),
     ],
-    ids=str,
+    ids=lambda value: None if isinstance(value, set) else str(value),  # a set has no order
 )
 def test_a_write_locks_its_rows_and_what_the_database_looks_at(
     touched: Any, statement: Any, locks: Any
