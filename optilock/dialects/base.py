@@ -346,6 +346,10 @@ class Database(RowLocks, Values, Waits):
 
     # -- how a table is changed while it is written (asked by optilock.rollout) ------------------
 
+    def name_reflected(self, found: str) -> str:
+        """Return a column's name, from that of SQLAlchemy's inspector."""
+        return found
+
     def complete(self, connection: sa.Connection, table: sa.Table) -> None:
         """Add to a reflected table what SQLAlchemy has not reflected."""
 

@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from optilock.dialects.migrations import Found
 from optilock.dialects.values import quote_name, quote_table, sql_literal
 from optilock.errors import ConfigurationError
-from optilock.tokens.guard_trigger import short_name
+from optilock.tokens.guard_trigger import json_in_comment, short_name
 
 #: The longest list of values that a key holds as it is (:mod:`optilock.mapping.scopes`).
 LONGEST = 400
@@ -56,8 +56,7 @@ class ScopeTrigger:
     def mark(self) -> str:
         """A comment in the triggers that has all of this, so that it can be read back."""
         said = {name: getattr(self, name) for name in _MARKED}
-        # "*/" would end the comment; JSON may write its slash with a backslash before it.
-        return f"{_MARK}{json.dumps(said, sort_keys=True)} ".replace("*/", "*\\/") + "*/"
+        return f"{_MARK}{json_in_comment(said)} */"
 
     def name(self, event: str) -> str:
         """The name of the trigger of an event; of its function for no event."""
@@ -112,6 +111,10 @@ class ScopeTriggers:
     def schema_name(self, made: ScopeTrigger, name: str) -> str:
         return quote_table(self.dialect, name, made.schema)
 
+    def literal(self, text: str) -> str:
+        """Return a text as SQL."""
+        return sql_literal(text)
+
     def column(self, row: str, name: str) -> str:
         return f"{row}.{quote_name(self.dialect, name)}"
 
@@ -125,7 +128,7 @@ class ScopeTriggers:
 
     def key(self, made: ScopeTrigger, prefix: str, texts: list[str]) -> str:
         """Return SQL of one key, from that of the values' texts."""
-        start = sql_literal(prefix)
+        start = self.literal(prefix)
         if not texts:
             return start
         parts = [self.part(text) for text in texts]
@@ -149,4 +152,4 @@ class ScopeTriggers:
 
     def digest(self, made: ScopeTrigger, start: str, whole: str) -> str:
         """Return SQL of the key of a list of values that is too long."""
-        return sql_literal(made.any_key)
+        return self.literal(made.any_key)

@@ -69,10 +69,10 @@ def _reflected(connection: sa.Connection, name: str, schema: str | None) -> sa.T
     ``autoload_with`` follows every foreign key to other tables, and fails at a CHECK that is not
     validated, which an interrupted roll-out leaves behind.
     """
-    seen = sa.inspect(connection)
+    seen, name_of = sa.inspect(connection), database_of(connection.dialect).name_reflected
     columns = [
         sa.Column(
-            found["name"],
+            name_of(found["name"]),
             found["type"],
             nullable=found["nullable"],
             comment=found.get("comment"),
@@ -80,9 +80,8 @@ def _reflected(connection: sa.Connection, name: str, schema: str | None) -> sa.T
         )
         for found in seen.get_columns(name, schema=schema)
     ]
-    key = sa.PrimaryKeyConstraint(
-        *seen.get_pk_constraint(name, schema=schema)["constrained_columns"]
-    )
+    keys = seen.get_pk_constraint(name, schema=schema)["constrained_columns"]
+    key = sa.PrimaryKeyConstraint(*map(name_of, keys))
     return sa.Table(name, sa.MetaData(), *columns, key, schema=schema)
 
 
@@ -172,25 +171,27 @@ def _other_meanings(connection: sa.Connection, ways: Ways, target: Target) -> It
     name, table, schema = target.name, target.table.name, target.table.schema
     if name in target.table.primary_key.columns:
         yield "it belongs to the primary key"
-    inspector = sa.inspect(connection)
+    inspector, name_of = sa.inspect(connection), database_of(connection.dialect).name_reflected
     keys = inspector.get_foreign_keys(table, schema)
-    if any(name in key["constrained_columns"] for key in keys):
+    if any(name in map(name_of, key["constrained_columns"]) for key in keys):
         yield "it refers to another table"
     if any(name in columns for columns in _unique_keys(connection, target.table)):
         yield "it is unique"
-    [found] = [one for one in inspector.get_columns(table, schema) if one["name"] == name]
+    columns = inspector.get_columns(table, schema)
+    [found] = [one for one in columns if name_of(one["name"]) == name]
     if found.get("computed") or found.get("identity"):
         yield "the database makes its values"
     yield from _other_values(connection, ways, target)
 
 
 def _unique_keys(connection: sa.Connection, table: sa.Table) -> Iterator[Sequence[str | None]]:
-    inspector = sa.inspect(connection)
-    for constraint in inspector.get_unique_constraints(table.name, table.schema):
-        yield constraint["column_names"]
-    for index in inspector.get_indexes(table.name, table.schema):
-        if index["unique"]:
-            yield index["column_names"]
+    inspector, name_of = sa.inspect(connection), database_of(connection.dialect).name_reflected
+    unique: list[Any] = [
+        *inspector.get_unique_constraints(table.name, table.schema),
+        *(one for one in inspector.get_indexes(table.name, table.schema) if one["unique"]),
+    ]
+    for one in unique:
+        yield [None if name is None else name_of(name) for name in one["column_names"]]
 
 
 def _other_values(connection: sa.Connection, ways: Ways, target: Target) -> Iterator[str]:

@@ -26,10 +26,12 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from sqlalchemy import BigInteger, Column, Index, Integer, MetaData, Table, Text
+from sqlalchemy import DDL, BigInteger, Column, Index, Integer, MetaData, Table, Text
 
 from optilock.tables import ANY_UUID, Step, TableSet, exact_text
+from optilock.tokens.guard_trigger import short_name
 from optilock.tokens.timestamp import UtcDateTime
+from optilock.undocumented.connections import doubles_percents
 
 __all__ = ["NAME", "RECEIPT", "MessageTables", "message_tables"]
 
@@ -58,9 +60,14 @@ def message_tables(
     messages = Table(
         table, metadata, *_message(), *_indexes(table), schema=schema, **_message_options()
     )
-    groups = Table(f"{table}_group", metadata, *_group(), _group_index(table), schema=schema)
-    archive = Table(f"{table}_archive", metadata, *_archived(), schema=schema)
+    groups = Table(_named(table, "_group"), metadata, *_group(), _group_index(table), schema=schema)
+    archive = Table(_named(table, "_archive"), metadata, *_archived(), schema=schema)
     return MessageTables(messages, groups, archive)
+
+
+def _named(table: str, suffix: str) -> str:
+    """Return the name of a table or an index that belongs to the table of messages."""
+    return short_name(table + suffix)
 
 
 def _long() -> Text:
@@ -118,24 +125,28 @@ def _indexes(table: str) -> list[Index]:
 def _waiting(table: str) -> Index:
     columns = ("tenant", "queue", "visible_at", "id")
     where = Column("group_key").is_(None)
-    return Index(f"{table}_waiting", *columns, postgresql_where=where, sqlite_where=where)
+    return Index(_named(table, "_waiting"), *columns, postgresql_where=where, sqlite_where=where)
 
 
 def _waiting_in_all(table: str) -> Index:
-    return Index(f"{table}_waiting", "tenant", "queue", "group_key", "visible_at", "id")
+    return Index(_named(table, "_waiting"), "tenant", "queue", "group_key", "visible_at", "id")
 
 
 def _in_groups(table: str) -> Index:
     columns = ("tenant", "queue", "group_key", "id")
     where = Column("group_key").is_not(None)
-    return Index(f"{table}_in_groups", *columns, postgresql_where=where, sqlite_where=where)
+    return Index(_named(table, "_in_groups"), *columns, postgresql_where=where, sqlite_where=where)
 
 
 def _deduplicated(table: str) -> Index:
     columns = ("tenant", "queue", "dedup_key")
     where = Column("dedup_key").is_not(None)
     return Index(
-        f"{table}_deduplicated", *columns, unique=True, postgresql_where=where, sqlite_where=where
+        _named(table, "_deduplicated"),
+        *columns,
+        unique=True,
+        postgresql_where=where,
+        sqlite_where=where,
     )
 
 
@@ -159,7 +170,7 @@ def _group() -> list[Column[Any]]:
 
 
 def _group_index(table: str) -> Index:
-    return Index(f"{table}_group_waiting", "tenant", "queue", "visible_at")
+    return Index(_named(table, "_group_waiting"), "tenant", "queue", "visible_at")
 
 
 def _archived() -> list[Column[Any]]:
@@ -181,12 +192,12 @@ def _set(table: str) -> TableSet:
         for index in (waiting, _in_groups, _deduplicated):
             _create_index(op, index(table), table, schema)
         _clean_often(op, table, schema)
-        op.create_table(f"{table}_group", *_group(), schema=schema)
-        _create_index(op, _group_index(table), f"{table}_group", schema)
-        op.create_table(f"{table}_archive", *_archived(), schema=schema)
+        op.create_table(_named(table, "_group"), *_group(), schema=schema)
+        _create_index(op, _group_index(table), _named(table, "_group"), schema)
+        op.create_table(_named(table, "_archive"), *_archived(), schema=schema)
 
     def drop(op: Any, schema: str | None) -> None:
-        for name in (f"{table}_archive", f"{table}_group", table):
+        for name in (_named(table, "_archive"), _named(table, "_group"), table):
             op.drop_table(name, schema=schema)
 
     return TableSet("queue", metadata, (Step(create, drop),), named=_set)
@@ -197,7 +208,9 @@ def _clean_often(op: Any, table: str, schema: str | None) -> None:
     dialect = op.get_context().dialect
     if dialect.name == "postgresql":
         name = dialect.identifier_preparer.format_table(Table(table, MetaData(), schema=schema))
-        op.execute(f"ALTER TABLE {name} SET (autovacuum_vacuum_scale_factor = 0.01)")
+        name = name if doubles_percents(dialect) else name.replace("%", "%%")  # as DDL wants
+        sql = f"ALTER TABLE {name} SET (autovacuum_vacuum_scale_factor = 0.01)"
+        op.execute(DDL(sql))  # type: ignore[no-untyped-call]
 
 
 def _create_index(op: Any, index: Index, table: str, schema: str | None) -> None:

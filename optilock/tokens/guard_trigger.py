@@ -122,9 +122,12 @@ class GuardTrigger:
         said = {"token": token, "policy": self.policy, "ignore": self.ignore}
         if self.columns:
             said["columns"] = self.columns
-        # "*/" would end the comment, "/*" begin another one. JSON can write both signs otherwise.
-        text = json.dumps(said, sort_keys=True).replace("/", "\\/").replace("*", "\\u002a")
-        return f"{_MARK}{text} */"
+        return f"{_MARK}{json_in_comment(said)} */"
+
+
+def json_in_comment(said: Any) -> str:
+    """Return JSON that neither ends a comment nor begins another one in it."""
+    return json.dumps(said, sort_keys=True).replace("/", "\\/").replace("*", "\\u002a")
 
 
 def read_mark(source: str, table: str, schema: str | None) -> GuardTrigger | None:

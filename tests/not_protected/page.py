@@ -68,7 +68,7 @@ _TAIL = """\
   It cannot see another program's DELETE of that row. `optilock check` finds such foreign keys
   (`silent-cascade`).
 * Row-level security of PostgreSQL may hide a row, which then looks deleted. Where it is active for
-  the table, a conflict says so (`maybe_hidden`), and `store_wins` and `OnDelete.IGNORE_GONE` do not
+  the table, a conflict has `maybe_hidden`, and `store_wins` and `OnDelete.IGNORE_GONE` do not
   settle it. A mapped view does not show it.
 * A transaction that the driver's own cursor has ended and begun again commits its
   [second half](../how-to/sessions/units.md#transactions-that-have-ended).

@@ -153,6 +153,10 @@ class MariaDB(MariaDBCodes, Database):
         ansi = dialect.identifier_preparer.initial_quote == '"'  # SQLAlchemy asks for the sql_mode
         return ALL_OF_MARIADB_ANSI if ansi else ALL_OF_MARIADB
 
+    def name_reflected(self, found: str) -> str:
+        """SQLAlchemy leaves a backtick doubled, as ``SHOW CREATE TABLE`` writes it."""
+        return found.replace("``", "`")
+
     def form(self, writes: list[Write], dialect: sa.Dialect, *, locked: bool = False) -> Form:
         return joined_rows(self, writes, dialect) or super().form(writes, dialect, locked=locked)
 

@@ -5,6 +5,7 @@ A row whose scope stays moves it twice, for the old and the new values.
 
 from __future__ import annotations
 
+from optilock.dialects.mariadb.commit_tokens import literal
 from optilock.dialects.scope_triggers import ScopeTrigger, ScopeTriggers
 from optilock.dialects.values import sql_literal
 
@@ -28,6 +29,10 @@ class MariaDBScopeTriggers(ScopeTriggers):
         table = self.schema_name(made, made.table)
         return f"CREATE TRIGGER {name} AFTER {event} ON {table} FOR EACH ROW {act}"
 
+    def literal(self, text: str) -> str:
+        """Return a text as SQL; a backslash in it means something to some settings."""
+        return literal(text) if "\\" in text else sql_literal(text)
+
     def concat(self, parts: list[str]) -> str:
         return f"CONCAT({', '.join(parts)})"
 
@@ -41,4 +46,4 @@ class MariaDBScopeTriggers(ScopeTriggers):
         return f"{value} COLLATE utf8mb4_bin"
 
     def digest(self, made: ScopeTrigger, start: str, whole: str) -> str:
-        return self.concat([start, sql_literal("#"), f"MD5({whole})"])
+        return self.concat([start, "'#'", f"MD5({whole})"])

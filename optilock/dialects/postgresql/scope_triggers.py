@@ -60,7 +60,7 @@ class PostgreSQLScopeTriggers(ScopeTriggers):
             "INSERT": f"SELECT {keys} FROM optilock_new AS r",
             "DELETE": f"SELECT {keys} FROM optilock_old AS r",
             "UPDATE": f"SELECT changed.key FROM ({changed}) AS changed (key, content)",
-            "TRUNCATE": f"SELECT {sql_literal(made.any_key)}",
+            "TRUNCATE": f"SELECT {self.literal(made.any_key)}",
         }
         acts = (
             f"    IF TG_OP = '{event}' THEN {_STEP.format(rows)}; END IF;\n"
