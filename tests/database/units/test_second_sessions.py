@@ -11,7 +11,7 @@ from urllib.request import urlopen
 from uuid import uuid4
 
 import pytest
-from sqlalchemy import event, text
+from sqlalchemy import event, select, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
@@ -211,6 +211,24 @@ def test_reads_of_the_unit_on_its_own_connection_are_no_second_session(patient, 
     work()
     assert not retried
     assert not MEMORY.accompanied
+
+
+@pytest.mark.parametrize("level", ["default", "SERIALIZABLE"])
+def test_a_read_of_a_second_session_is_refused_only_if_it_waits(
+    level, database, patient, sessions, retried
+):
+    options = {} if level == "default" else {"isolation_level": level}
+    other = database.engine(**LIMITS[database.family], **options)
+
+    def read(engine):
+        with other.connect() as connection:
+            connection.execute(select(Account.balance)).all()
+
+    heat(patient)
+    working(sessions, read, patient)()
+    other.dispose()
+    waits = (database.family, level) == ("mariadb", "SERIALIZABLE")
+    assert [type(error) for error in retried] == [SelfDeadlock] * waits
 
 
 def test_a_session_after_the_unit_is_outside_of_it(patient, sessions, retried):
