@@ -20,7 +20,7 @@ from optilock import ConcurrencyError, UnitOfWork, unit_of_work, watch
 from optilock.errors import SelfDeadlock
 from optilock.tables.names import commit_tokens
 from optilock.testing import count_statements
-from optilock.unit import Adaptive, forget_hot_rows
+from optilock.unit import Adaptive, forget_hot_rows, reading
 from optilock.unit.heat import MEMORY, Key
 from optilock.unit.sessions import name_of
 from tests.support.models import Account, Base
@@ -414,6 +414,26 @@ def test_every_program_that_ends_while_its_row_is_cold_ends_when_it_is_hot(
         assert ended[name, "cold"] == ended[name, "hot again"] == ([], False)
         assert ended[name, "hot"] == (["seen" if name in SEEN else "ended"], True)
     assert stored(Account, 1)["balance"] == 10 + len(ended)
+
+
+@pytest.mark.engines("postgresql")
+def test_a_server_that_goes_away_is_no_pause(engine, store, stored, retried, monkeypatch):
+    """An attempt of any length loses its connection, and units go on to lock the row."""
+    store(Account(id=1, balance=10))
+    monkeypatch.setattr(reading, "LONGEST_PAUSE", 0)
+
+    @unit_of_work(sessionmaker(engine))
+    def work(session):
+        account = session.get_one(Account, 1)
+        if not retried:
+            session.connection().connection.driver_connection.pgconn.finish()
+        account.balance += 1
+
+    heat(engine)
+    work()
+    assert [error.connection_invalidated for error in retried] == [True]
+    assert not MEMORY.accompanied
+    assert stored(Account, 1)["balance"] == 11
 
 
 @pytest.mark.engines("postgresql")
