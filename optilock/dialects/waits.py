@@ -85,6 +85,10 @@ class Waits:
         """Return whether the database is one of this connection alone."""
         return False
 
+    def reads_wait(self, connection: Connection) -> bool:
+        """Return whether a plain read waits for rows that another transaction has locked."""
+        return level_of(connection) == "SERIALIZABLE"
+
     def reach(self, connection: Connection) -> Reach:
         """Return what statements of the transaction concern; here: all that is possible."""
         return Reach(True, True, True, True, True)

@@ -53,7 +53,7 @@ from optilock.watched.session.record import READS_KEY, session_record
 class Reading(RowsOfUnit):
     """The queries of one session."""
 
-    __slots__ = ("_began", "_begun", "_bound", "_own", "goes_on", "insist", "probes", "scope")
+    __slots__ = ("_begun", "_bound", "_locked_at", "_own", "goes_on", "insist", "probes", "scope")
 
     def __init__(self, session: Session, adaptive: Adaptive | None, memory: Memory) -> None:
         super().__init__(session, adaptive, memory)
@@ -65,7 +65,8 @@ class Reading(RowsOfUnit):
         self.goes_on = False
         #: The last scope that it has locked.
         self.scope: Key | None = None
-        self._began = time.monotonic()
+        #: When a row was locked last.
+        self._locked_at = time.monotonic()
         #: Whether rows can be locked, as far as that is the same for all of them.
         self._begun = False
         #: A condition that limits waits for locks.
@@ -88,7 +89,7 @@ class Reading(RowsOfUnit):
             return False
         ended = database_of_error(error.orig).ended_pause(error)
         if ended is None:  # asyncpg only knows that the connection is closed
-            return time.monotonic() - self._began >= LONGEST_PAUSE
+            return time.monotonic() - self._locked_at >= LONGEST_PAUSE
         return ended
 
     # -- one row by its key ------------------------------------------------------------------------
@@ -200,6 +201,7 @@ class Reading(RowsOfUnit):
             return False
         self.held[key] = mapper
         self.added.asked = {key: mapper}
+        self._locked_at = time.monotonic()
         return True
 
     def _decide(self, session: Session, key: Key, mapper: Mapper[Any]) -> bool:

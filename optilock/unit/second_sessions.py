@@ -21,7 +21,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Engine, event
 
-from optilock.dialects.waits import level_of
+from optilock.dialects import database_of
 from optilock.errors import SelfDeadlock
 from optilock.undocumented.connections import only_looks
 from optilock.undocumented.statements import waits_for_rows
@@ -54,7 +54,7 @@ def _before_cursor_execute(
 
 def _may_wait(connection: Connection, context: Any) -> bool:
     query = getattr(context.compiled, "statement", None)
-    return waits_for_rows(query) or level_of(connection) == "SERIALIZABLE"  # there, reads do
+    return waits_for_rows(query) or database_of(connection.dialect).reads_wait(connection)
 
 
 def _look(unit: Any, connection: Connection) -> None:

@@ -277,6 +277,9 @@ class PostgreSQL(PostgreSQLCodes, Database):
     def has_open_pipeline(self, connection: Any) -> bool:
         return bool(getattr(getattr(connection, "pgconn", None), "pipeline_status", 0))
 
+    def reads_wait(self, connection: Connection) -> bool:
+        return False
+
     def reach(self, connection: Connection) -> Reach:
         """At SERIALIZABLE the verdict depends on all reads and on the order of all commits."""
         level = level_of(connection)

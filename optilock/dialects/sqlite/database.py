@@ -257,6 +257,9 @@ class SQLite(Database):
         cursor.execute("PRAGMA database_list")
         return not cursor.fetchall()[0][2]
 
+    def reads_wait(self, connection: sa.Connection) -> bool:
+        return False
+
     def reach(self, connection: sa.Connection) -> Reach:
         """Only a real BEGIN keeps a snapshot; with a rollback journal it stops a COMMIT."""
         begun, journal = _in_transaction(connection), not _has_wal(connection)

@@ -76,7 +76,7 @@ def _find_faults(driver: ModuleType, own_flush: bool) -> tuple[str | None, str |
         return _described("mapping", error), None
     try:
         with trial:
-            fault = trial.find_fault(*_PLANNED, *_SIMPLE, *_OF_BOTH)
+            fault = trial.find_fault(*_PLANNED, *_OF_BOTH, *(() if own_flush else _SIMPLE))
             if fault is not None or not own_flush:
                 return fault, None
             return None, trial.find_own_fault()
@@ -509,13 +509,11 @@ def _parts_of_connections(connection: Connection) -> None:
     require(all(found), f"number {found.index(False)}" if False in found else "")
 
 
-#: Cases that are tried in flushes of SQLAlchemy, and in the guard's own: without, and with steps
-#: that SQLAlchemy takes.
-_SIMPLE: tuple[Case, ...] = (_edits, _conflict_of_a_row, _conflicts_of_a_batch)
-_OF_BOTH: tuple[Case, ...] = (
-    _merge,
-    _refused_write,
-)
+#: Cases that the guard's own flushes carry out without SQLAlchemy's. They are tried in these, or
+#: where there are none: the planned cases take the same ways.
+_SIMPLE: tuple[Case, ...] = (_edits, _conflict_of_a_row, _refused_write)
+#: Cases that are tried in flushes of SQLAlchemy, and in the guard's own with steps of SQLAlchemy.
+_OF_BOTH: tuple[Case, ...] = (_conflicts_of_a_batch, _merge)
 #: In these SQLAlchemy has to plan the flush, or an object is read in an unusual way.
 _PLANNED: tuple[Case, ...] = (
     _parts_of_statements,

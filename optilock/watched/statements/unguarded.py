@@ -64,6 +64,7 @@ from optilock.mapped import facts
 from optilock.mapping.original_values import compared_names
 from optilock.mapping.tables import (
     classes_over,
+    features_in_use,
     joined_tables,
     moved_by_flushes,
     owner_of,
@@ -443,6 +444,8 @@ def problems_of_change(statement: Update | Delete, params: Any) -> Iterator[str]
 
 def _uncompared_values(statement: Any, table: Any, parameters: Collection[str]) -> Iterator[str]:
     """Yield a sentence if rows are compared by values, and the WHERE leaves some out."""
+    if not features_in_use.compared:  # the mappers of the process are many
+        return
     mapper = next((one for one in classes_over(table) if facts(one).compares), None)
     if mapper is None:
         return

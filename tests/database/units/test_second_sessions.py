@@ -11,7 +11,7 @@ from urllib.request import urlopen
 from uuid import uuid4
 
 import pytest
-from sqlalchemy import event, text
+from sqlalchemy import event, select, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
@@ -20,7 +20,7 @@ from optilock import ConcurrencyError, UnitOfWork, unit_of_work, watch
 from optilock.errors import SelfDeadlock
 from optilock.tables.names import commit_tokens
 from optilock.testing import count_statements
-from optilock.unit import Adaptive, forget_hot_rows
+from optilock.unit import Adaptive, forget_hot_rows, reading
 from optilock.unit.heat import MEMORY, Key
 from optilock.unit.sessions import name_of
 from tests.support.models import Account, Base
@@ -213,6 +213,24 @@ def test_reads_of_the_unit_on_its_own_connection_are_no_second_session(patient, 
     assert not MEMORY.accompanied
 
 
+@pytest.mark.parametrize("level", ["default", "SERIALIZABLE"])
+def test_a_read_of_a_second_session_is_refused_only_if_it_waits(
+    level, database, patient, sessions, retried
+):
+    options = {} if level == "default" else {"isolation_level": level}
+    other = database.engine(**LIMITS[database.family], **options)
+
+    def read(engine):
+        with other.connect() as connection:
+            connection.execute(select(Account.balance)).all()
+
+    heat(patient)
+    working(sessions, read, patient)()
+    other.dispose()
+    waits = (database.family, level) == ("mariadb", "SERIALIZABLE")
+    assert [type(error) for error in retried] == [SelfDeadlock] * waits
+
+
 def test_a_session_after_the_unit_is_outside_of_it(patient, sessions, retried):
     heat(patient)
 
@@ -396,6 +414,26 @@ def test_every_program_that_ends_while_its_row_is_cold_ends_when_it_is_hot(
         assert ended[name, "cold"] == ended[name, "hot again"] == ([], False)
         assert ended[name, "hot"] == (["seen" if name in SEEN else "ended"], True)
     assert stored(Account, 1)["balance"] == 10 + len(ended)
+
+
+@pytest.mark.engines("postgresql")
+def test_a_server_that_goes_away_is_no_pause(engine, store, stored, retried, monkeypatch):
+    """An attempt of any length loses its connection, and units go on to lock the row."""
+    store(Account(id=1, balance=10))
+    monkeypatch.setattr(reading, "LONGEST_PAUSE", 0)
+
+    @unit_of_work(sessionmaker(engine))
+    def work(session):
+        account = session.get_one(Account, 1)
+        if not retried:
+            session.connection().connection.driver_connection.pgconn.finish()
+        account.balance += 1
+
+    heat(engine)
+    work()
+    assert [error.connection_invalidated for error in retried] == [True]
+    assert not MEMORY.accompanied
+    assert stored(Account, 1)["balance"] == 11
 
 
 @pytest.mark.engines("postgresql")
