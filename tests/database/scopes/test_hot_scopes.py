@@ -16,7 +16,7 @@ from optilock.unit.heat import MEMORY, Key
 from optilock.unit.sessions import name_of
 from tests.support.rooms import SEVEN, Booking, Seat
 
-SEATS = Seat.scope(room_id=7)
+SEATS = Seat.scope(room=7)
 
 WORDS = ("FOR UPDATE", "WHERE 0 = 1")
 
@@ -42,7 +42,7 @@ def locking(sent):
 
 def book(session, key, look=lambda session: verify(session, SEATS)):
     look(session)
-    session.add(Seat(id=key, room_id=7))
+    session.add(Seat(id=key, room=7))
 
 
 def heat(sessions):
@@ -55,8 +55,8 @@ def heat(sessions):
         if not met:
             met.append(1)
             with sessions.begin() as other:
-                other.add(Seat(id=100, room_id=7))
-        session.add(Seat(id=101, room_id=7))
+                other.add(Seat(id=100, room=7))
+        session.add(Seat(id=101, room=7))
 
     work()
 
@@ -73,7 +73,7 @@ def test_the_attempt_after_a_conflict_locks_the_scope_and_so_do_the_next_units(
             unit_of_work(sessions, **options)(book)(key)
         assert bool(locking(sent)) is locks
     with count_statements(rooms) as sent:
-        unit_of_work(sessions)(lambda session: verify(session, Seat.scope(room_id=8)))()
+        unit_of_work(sessions)(lambda session: verify(session, Seat.scope(room=8)))()
     assert not locking(sent)
 
 
@@ -103,17 +103,17 @@ def test_a_locked_scope_is_not_looked_at_again(rooms, sessions):
 def test_units_of_other_rooms_go_on(rooms, sessions):
     for number in (7, 8):  # the rows of the scopes are there
         with UnitOfWork(sessions) as session:
-            lock(session, Seat.scope(room_id=number))
+            lock(session, Seat.scope(room=number))
     done = threading.Event()
 
     def other_room():
         with UnitOfWork(sessions) as session:
-            verify(session, Seat.scope(room_id=8))
-            session.add(Seat(id=1, room_id=8))
+            verify(session, Seat.scope(room=8))
+            session.add(Seat(id=1, room=8))
         done.set()
 
     with UnitOfWork(sessions) as session:
-        lock(session, Seat.scope(room_id=7))
+        lock(session, Seat.scope(room=7))
         thread = threading.Thread(target=other_room)
         thread.start()
         assert done.wait(60)

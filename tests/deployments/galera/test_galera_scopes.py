@@ -16,13 +16,13 @@ from tests.deployments.galera.cluster import Cluster
 from tests.support.rooms import Seat
 
 Store = Callable[..., None]
-SEVEN, EIGHT = Seat.scope(room_id=7), Seat.scope(room_id=8)
+SEVEN, EIGHT = Seat.scope(room=7), Seat.scope(room=8)
 
 
 @pytest.fixture
 def seats(cluster: Cluster, engines: list[Engine], store: Store) -> list[Engine]:
     scopes.create(engines[0])
-    store(Seat(id=1, room_id=7), Seat(id=2, room_id=8))
+    store(Seat(id=1, room=7), Seat(id=2, room=8))
     return engines
 
 
@@ -32,8 +32,8 @@ def one_is_refused(engines: list[Engine]) -> bool:
     with first, second:
         verify(first, SEVEN)
         verify(second, EIGHT)
-        first.add(Seat(id=18, room_id=8))
-        second.add(Seat(id=17, room_id=7))
+        first.add(Seat(id=18, room=8))
+        second.add(Seat(id=17, room=7))
 
         end_scopes(first)  # COMMIT comes next
         second.commit()
