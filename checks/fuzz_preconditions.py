@@ -2,7 +2,7 @@
 
 Atheris (the extra ``fuzz``) changes bytes and keeps those that reach a line of
 :mod:`optilock.http` that was not reached before. Each request is judged by the evaluator and by
-:mod:`tests.support.second_reader`. The first one of which they think differently, or that raises
+:mod:`checks.second_reader`. The first one of which they think differently, or that raises
 anything, ends the run, and its bytes are written to a file:
 ``python -m checks.fuzz_preconditions FILE`` shows it again.
 """
@@ -30,7 +30,7 @@ def main() -> None:
     except ImportError:
         sys.exit("This needs Atheris: python -m pip install -e '.[test,fuzz]'")
     with atheris.instrument_imports(include=["optilock.http"]):
-        from tests.support.second_reader import PIECES, no_write_passes
+        from checks.second_reader import PIECES, no_write_passes
 
     def judged(data: bytes) -> None:
         no_write_passes(_request(atheris.FuzzedDataProvider(data), list(PIECES)))
@@ -54,7 +54,7 @@ def main() -> None:
 
 def _request(data: Any, pieces: list[str]) -> Any:
     """The request that these bytes stand for."""
-    from tests.support.second_reader import Request
+    from checks.second_reader import Request
 
     method, proxies = data.PickValueInList(METHODS), data.PickValueInList(PROXIES)
     exists = data.ConsumeBool()

@@ -9,9 +9,9 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 
+from checks.exactly_once.cut_commits import WAYS, seeded
 from checks.exactly_once.increments import DRIVERS, MODES, run
 from tests.engines import Targets
-from tests.support.cut_commits import WAYS, seeded
 
 
 def main() -> int:

@@ -12,11 +12,11 @@ from sqlalchemy import URL, Engine, create_engine, func, select
 from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
 from sqlalchemy.orm import sessionmaker
 
+from checks.exactly_once.cut_commits import Choose, CommitCutter
 from optilock import is_transient, unit_of_work
 from optilock.errors import CommitOutcomeUnknown
 from optilock.exactly_once import questions
 from optilock.tables.names import commit_tokens
-from tests.support.cut_commits import Choose, CommitCutter
 from tests.support.models import Account
 
 __all__ = ["DRIVERS", "MODES", "Outcome", "count", "options", "prepare", "run"]

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from checks.exactly_once.cut_commits import WAYS, Choose, seeded
 from checks.exactly_once.increments import DRIVERS, count, prepare, run
 from optilock.dialects.mariadb import commit_tokens as of_mariadb
 from optilock.dialects.postgresql import commit_tokens as of_postgresql
-from tests.support.cut_commits import WAYS, Choose, seeded
 
 OF = {"postgresql": "psycopg", "mysql": "pymysql"}
 

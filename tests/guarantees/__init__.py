@@ -1,1 +1,0 @@
-"""docs/reference/guarantees.md: which anomalies are possible, by engine, level and protection."""

@@ -1,6 +1,6 @@
 """docs/reference/guarantees.md has the outcome of every scenario.
 
-``python -m tests.guarantees`` writes it.
+``python -m checks.guarantees`` writes it.
 A default run has the text of the page, a few scenarios on SQLite, and one on each other engine.
 """
 
@@ -12,15 +12,15 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine
 
+from checks.guarantees.orders import OF_TWO, PROTECTED, orders
+from checks.guarantees.outcomes import POSSIBLE, PREVENTED, PUBLISHED, opened, outcomes
+from checks.guarantees.page import PAGE, TITLES, Page, page_of, written
+from checks.guarantees.rows import LEVELS, PROTECTIONS
+from checks.guarantees.scenarios import HERMITAGE, SCENARIOS
+from checks.guarantees.twice import outcomes_of_requests
 from tests.engines import Target
-from tests.guarantees.orders import OF_TWO, PROTECTED, orders
-from tests.guarantees.outcomes import POSSIBLE, PREVENTED, PUBLISHED, opened, outcomes
-from tests.guarantees.page import PAGE, TITLES, Page, page_of, written
-from tests.guarantees.rows import LEVELS, PROTECTIONS
-from tests.guarantees.scenarios import HERMITAGE, SCENARIOS
-from tests.guarantees.twice import outcomes_of_requests
 
-WRITE = "run python -m tests.guarantees"
+WRITE = "run python -m checks.guarantees"
 _QUICK = ("G-single", "G2-item", "P4")
 
 

@@ -1,6 +1,6 @@
 """docs/reference/not-protected.md has each way to write.
 
-``python -m tests.not_protected`` writes it.
+``python -m checks.not_protected`` writes it.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from collections.abc import Iterator
 import pytest
 from sqlalchemy import Engine
 
+from checks.not_protected.outcomes import COLUMNS, SILENT, Outcomes, opened, outcomes_of
+from checks.not_protected.page import PAGE, page_of, written
+from checks.not_protected.ways import WAYS
 from tests.engines import Target
-from tests.not_protected.outcomes import COLUMNS, SILENT, Outcomes, opened, outcomes_of
-from tests.not_protected.page import PAGE, page_of, written
-from tests.not_protected.ways import WAYS
 
-WRITE = "run python -m tests.not_protected"
+WRITE = "run python -m checks.not_protected"
 
 
 @pytest.fixture(scope="module")

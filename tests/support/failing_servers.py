@@ -8,7 +8,6 @@ import socket
 import subprocess
 import tempfile
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import Any
 from sqlalchemy import Engine, make_url, text
 
 from tests.support.needed import needed
+from tests.support.waiting import until
 
 __all__ = ["frozen", "restarted"]
 
@@ -61,13 +61,13 @@ def restarted(engine: Engine, *, away: float = 0.0) -> Iterator[None]:
     postgresql = engine.dialect.name == "postgresql"
     # Whoever is killed outright leaves children (PostgreSQL), or what it has not synced (MariaDB).
     os.kill(process, signal.SIGQUIT if postgresql else signal.SIGTERM)
-    _wait(lambda: not Path(f"/proc/{process}/exe").is_symlink() or not _lives(process))
-    time.sleep(away)
+    until(lambda: not Path(f"/proc/{process}/exe").is_symlink() or not _lives(process))
+    threading.Event().wait(away)
     with tempfile.TemporaryFile() as output:
         again = subprocess.Popen(command, cwd=folder, stdout=output, stderr=output, **identity)
         engine.dispose()
     try:
-        _wait(lambda: _answers(engine) or again.poll() is not None)
+        until(lambda: _answers(engine) or again.poll() is not None)
         assert again.poll() is None, command
         yield
     finally:
@@ -94,10 +94,3 @@ def _answers(engine: Engine) -> bool:
             return True
     except Exception:
         return False
-
-
-def _wait(until: Any, seconds: float = 60) -> None:
-    end = time.monotonic() + seconds
-    while not until():
-        assert time.monotonic() < end
-        time.sleep(0.05)

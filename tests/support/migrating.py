@@ -6,6 +6,7 @@
 ``run(engine, text)``       run such a text
 ``send(engine, *statements)``  in one transaction, and their results
 ``each_token``              the parameter ``token``: each kind of version
+``once_free(call)``         what ``call`` returns when no other roll-out has the claim
 ``shape(engine, *tables)``  what reflection, and the catalogue of triggers, say of tables
 """
 
@@ -15,7 +16,7 @@ import io
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 import sqlalchemy as sa
@@ -29,7 +30,9 @@ from sqlalchemy import CursorResult, Engine, Inspector, MetaData, inspect, make_
 
 import optilock.alembic
 from optilock.alembic import autogenerate, plugin
+from optilock.errors import OptilockError
 from optilock.tokens import Counter, RowVersion, Timestamp, Unique
+from tests.support.waiting import until
 
 _TOKENS = {
     "counter": Counter(),
@@ -39,6 +42,7 @@ _TOKENS = {
 }
 each_token = pytest.mark.parametrize("token", _TOKENS.values(), ids=_TOKENS)
 
+T = TypeVar("T")
 Work = Callable[[Operations], Any]
 LINE = {"autogenerate_plugins": ["alembic.autogenerate.*", "optilock"]}
 
@@ -70,6 +74,21 @@ def _lines(text: str) -> list[str]:
         for line in text.splitlines()
         if line.strip() not in ("", "pass") and not line.strip().startswith("#")
     ]
+
+
+def once_free(call: Callable[[], T]) -> T:
+    found: list[T] = []
+
+    def is_free() -> bool:
+        try:
+            found.append(call())
+        except OptilockError as error:
+            if "Another roll-out" not in str(error):
+                raise
+        return bool(found)
+
+    until(is_free)
+    return found[0]
 
 
 def migrate(engine: Engine, work: Work) -> None:

@@ -71,6 +71,10 @@ class Asked:
             engine, "before_cursor_execute", lambda *_: self.times.append(time.monotonic())
         )
 
+    def has_looked(self, times: int = 1) -> bool:
+        """Whoever is to wait for a message has looked for one."""
+        return len(self.times) > times
+
     def is_silent(self) -> bool:
         """After some statements, none has been sent for longer than any pause of one who asks."""
         return len(self.times) > 1 and time.monotonic() - self.times[-1] > 2 * LONGEST

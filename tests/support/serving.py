@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import socket
 import threading
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,6 +13,8 @@ from typing import Any
 
 import uvicorn
 from werkzeug.serving import WSGIRequestHandler, make_server
+
+from tests.support.waiting import until
 
 Lines = Sequence[tuple[str | bytes, str | bytes]]
 
@@ -76,10 +77,7 @@ def asgi(app: Any) -> Iterator[int]:
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
     thread.start()
     try:
-        deadline = time.monotonic() + 20
-        while not server.started and time.monotonic() < deadline:
-            time.sleep(0.005)
-        assert server.started
+        until(lambda: server.started, every=0.005)
         yield listening.getsockname()[1]
     finally:
         server.should_exit = True

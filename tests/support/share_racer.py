@@ -7,7 +7,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any
@@ -40,7 +39,6 @@ def work(engine: Engine, name: str) -> int:
         try:
             handle = committed(engine, shares.open, name, "RW", seconds=600, within=WITHIN)
         except shares.SharingViolation:
-            time.sleep(0.005)
             continue
         others += committed(engine, _step, 1) != 1
         committed(engine, _step, -1)

@@ -70,51 +70,51 @@ class Times:
     """The plugin; with ``budget`` it fails the run."""
 
     def __init__(self, *, budget: bool) -> None:
-        self._budget = budget
-        self._tests: list[Timed] = []
-        self._slower: list[float] = []
-        self._complaints: list[str] = []
+        self.budget = budget
+        self.tests: list[Timed] = []
+        self.slower: list[float] = []
+        self.said: list[str] = []
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
-        if self._budget and len(self._tests) % _BETWEEN == 0:
-            self._slower.append(slowness())
+        if self.budget and len(self.tests) % _BETWEEN == 0:
+            self.slower.append(slowness())
         begin = now()
         try:
             return (yield)
         finally:
-            self._tests.append(Timed(item.nodeid, *now().since(begin)))
+            self.tests.append(Timed(item.nodeid, *now().since(begin)))
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any, error: object) -> None:
         """xdist's hook: a process has ended."""
         tests, slower = getattr(node, "workeroutput", {}).get("times", ((), ()))
-        self._tests += [Timed(*test) for test in tests]
-        self._slower += slower
+        self.tests += [Timed(*test) for test in tests]
+        self.slower += slower
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         if hasattr(session.config, "workeroutput"):
             # execnet sends plain tuples, no class of ours
             session.config.workeroutput["times"] = (
-                [tuple(test) for test in self._tests],
-                self._slower,
+                [tuple(test) for test in self.tests],
+                self.slower,
             )
-        elif self._budget and self._tests:
+        elif self.budget and self.tests:
             budget = tomllib.loads((ROOT / "tests" / "budget.toml").read_text(encoding="utf-8"))
-            slower = max(1.0, statistics.fmean(self._slower))
-            self._complaints = [*complaints(self._tests, budget, slower, _lines_of(budget))]
-            if self._complaints and session.exitstatus == pytest.ExitCode.OK:
+            slower = max(1.0, statistics.fmean(self.slower))
+            self.said = [*complaints(self.tests, budget, slower, _lines_of(budget))]
+            if self.said and session.exitstatus == pytest.ExitCode.OK:
                 session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         terminalreporter.write_sep("=", "seconds of each folder")
-        for line in table(self._tests):
+        for line in table(self.tests):
             terminalreporter.write_line(line)
-        if self._slower:
-            slower = statistics.fmean(self._slower)
+        if self.slower:
+            slower = statistics.fmean(self.slower)
             terminalreporter.write_line(f"cores were {slower:.2f} times as slow as quiet ones")
-        for line in self._complaints:
+        for line in self.said:
             terminalreporter.write_line(line)
 
 

@@ -3,6 +3,9 @@
 ``until(true)``        wait until ``true()`` is true
 ``renewed(held)``      wait until a lease or a handle of a block is renewed once more
 ``until_awaited``, ``renewed_awaited``  the same in a coroutine, which lets its tasks run
+``until_past(engine, moment)``  until the database's clock is past the moment
+``turn()``             lets each other task of the event loop go one step on
+``for_ever()``         waits until it is cancelled
 ``until_a_lock_is_waited_for(engine)``  by somebody on the server; PostgreSQL and MariaDB
 ``OFTEN``, ``often``   a length, and a fixture: such a lease or handle is renewed every 0.3 seconds
 """
@@ -10,24 +13,32 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
+import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Generator
+from datetime import datetime
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, text
+from sqlalchemy import Engine, select, text
 
 from optilock.leases import renewal
+from optilock.tokens.sql_functions import ServerTime
 
 __all__ = [
     "LIMIT",
     "OFTEN",
+    "for_ever",
+    "is_after",
     "often",
     "renewed",
     "renewed_awaited",
+    "turn",
     "until",
     "until_a_lock_is_waited_for",
     "until_awaited",
+    "until_past",
 ]
 
 #: Seconds.
@@ -44,8 +55,28 @@ def often(monkeypatch: pytest.MonkeyPatch) -> None:
 def until(true: Callable[[], Any], seconds: float = LIMIT, *, every: float = 0.02) -> None:
     end = time.monotonic() + seconds
     while not true():
-        assert time.monotonic() < end, "it does not become true"
-        time.sleep(every)
+        _end_at(end)
+        threading.Event().wait(every)
+
+
+def _end_at(end: float) -> None:
+    if time.monotonic() >= end:
+        raise AssertionError("it does not become true")
+
+
+def until_past(engine: Engine, moment: datetime | None) -> None:
+    """Something that is not renewed ends at this moment."""
+    assert moment is not None
+
+    def is_past() -> bool:
+        with engine.connect() as connection:
+            return is_after(connection.scalar(select(ServerTime())), moment)
+
+    until(is_past)
+
+
+def is_after(now: datetime | None, moment: datetime) -> bool:
+    return now is not None and now.replace(tzinfo=None) > moment.replace(tzinfo=None)
 
 
 _WAITING = {
@@ -61,21 +92,40 @@ def until_a_lock_is_waited_for(engine: Engine) -> None:
 
 
 def renewed(held: Any) -> None:
-    before = held._until
-    until(lambda: held._until > before)
+    """What is left becomes more by that alone."""
+    least = [held.left]
+    until(lambda: held.left > least[0] or least.__setitem__(0, held.left))
 
 
-async def until_awaited(true: Callable[[], Awaitable[Any]], seconds: float = LIMIT) -> None:
-    end = time.monotonic() + seconds
-    while not await true():
-        assert time.monotonic() < end, "it does not become true"
-        await asyncio.sleep(0.02)
+async def until_awaited(true: Callable[[], Any], seconds: float = LIMIT) -> None:
+    """``true`` may be a function that gives a coroutine."""
+    end, loop = time.monotonic() + seconds, asyncio.get_running_loop()
+    while True:
+        found = true()
+        if await found if inspect.isawaitable(found) else found:
+            return
+        _end_at(end)
+        pause = loop.create_future()
+        handle = loop.call_later(0.02, pause.set_result, None)
+        try:
+            await pause
+        finally:
+            handle.cancel()
 
 
 async def renewed_awaited(held: Any) -> None:
-    before = held._until
+    least = [held.left]
+    await until_awaited(lambda: held.left > least[0] or least.__setitem__(0, held.left))
 
-    async def is_renewed() -> bool:
-        return held._until > before
 
-    await until_awaited(is_renewed)
+class _Turn:
+    def __await__(self) -> Generator[None]:
+        yield
+
+
+async def turn() -> None:
+    await _Turn()
+
+
+async def for_ever() -> None:
+    await asyncio.Event().wait()

@@ -15,12 +15,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from checks.second_reader import MODIFIED, PIECES, Request, no_write_passes
 from optilock import ConfigurationError
 from optilock.conditions import request
 from optilock.conditions.request import date
 from optilock.preconditions import rfc9110
 from optilock.preconditions.rfc9110 import Precondition, evaluate, required
-from tests.support.second_reader import MODIFIED, PIECES, Request, no_write_passes
 
 VECTORS = Path(__file__).parents[1] / "vectors"
 

@@ -33,6 +33,7 @@ from optilock.unit.running_units import (
     inside_unit,
     leave_unit,
 )
+from tests.support.waiting import turn
 
 pytestmark = pytest.mark.anyio
 
@@ -82,7 +83,7 @@ class Work:
         return "done"
 
     async def run(self) -> str:
-        await asyncio.sleep(0)
+        await turn()
         return self()
 
 

@@ -8,7 +8,6 @@ import shutil
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from sqlalchemy import create_engine
 
 from optilock import OptilockError
 from tests.engines import skip_without
+from tests.support.waiting import until
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root runs servers as somebody else")
 
@@ -195,9 +195,6 @@ def test_a_holder_that_is_killed_leaves_neither_server_nor_folder(kind: str) -> 
     holder.wait()
     holder.stdout.close()
 
-    until = time.monotonic() + 90
-    while folder.exists() and time.monotonic() < until:
-        time.sleep(0.05)
-    assert not folder.exists()
+    until(lambda: not folder.exists(), 90, every=0.05)
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", int(port)), timeout=1)

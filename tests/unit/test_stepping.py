@@ -21,6 +21,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sess
 
 from optilock import AsyncUnitOfWork, ConcurrencyError, ConfigurationError, Versioned, watch
 from optilock.testing import OutOfStep, interleave, interleave_async
+from tests.support.waiting import turn
 
 
 class Base(DeclarativeBase):
@@ -210,11 +211,11 @@ async def test_f_what_an_async_step_waits_for_is_seen(notes: AsyncEngine) -> Non
         gate.set()
         assert await step.result() is True
         with pytest.raises(OutOfStep, match="was to wait"):
-            await bob.start(lambda session: asyncio.sleep(0)).blocked()
+            await bob.start(lambda session: turn()).blocked()
     with pytest.raises(KeyError, match="unseen"):
         async with interleave_async(notes, "ada") as (ada,):
             ada.start(note_that_fails)
-            await asyncio.sleep(0.01)
+            await turn()
 
 
 async def note_that_fails(session: AsyncSession) -> None:

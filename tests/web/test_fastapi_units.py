@@ -206,7 +206,7 @@ def test_a_client_that_goes_away_before_is_rolled_back(
             session.get_one(Page, 1).title = "Lost"
             session.flush()
             flushed.set()
-            await anyio.sleep(60)
+            await anyio.sleep_forever()
 
     async def request_and_go() -> None:
         flushed = anyio.Event()

@@ -4,7 +4,6 @@
 import asyncio
 import json
 import threading
-import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, asynccontextmanager
@@ -219,7 +218,6 @@ def test_eight_clients_with_one_key_get_one_answer(shop: Shop, engine: Engine, w
     def client(_: int) -> tuple[int, bytes]:
         while (answer := order(port)).status == 409:
             conflicts.append(answer)
-            time.sleep(0.02)
         return answer.status, answer.content
 
     with SERVED["fastapi"](shop) as port, ThreadPoolExecutor(8) as pool:

@@ -66,29 +66,29 @@ class Form(HTMLParser):
     def __init__(self, html: str) -> None:
         super().__init__()
         self.fields: dict[str, str] = {}
-        self._name = self._area = ""
+        self.name = self.area = ""
         self.feed(html.partition('method="POST"')[2].partition("</form>")[0])
 
     def handle_starttag(self, tag: str, attrs: Any) -> None:
         given = dict(attrs)
-        name, kind = given.get("name", self._name), given.get("type")
+        name, kind = given.get("name", self.name), given.get("type")
         if tag == "option" and "selected" in given:
             self.fields[name] = given["value"]
         elif tag == "select":
-            self._name = name
+            self.name = name
         elif tag == "textarea":
-            self._area, self.fields[name] = name, ""
+            self.area, self.fields[name] = name, ""
         elif tag == "input" and kind != "submit" and (kind != "checkbox" or "checked" in given):
             self.fields[name] = given.get("value", "")
 
     def handle_endtag(self, tag: str) -> None:
         if tag == "textarea":
-            text = self.fields[self._area].replace("\r\n", "\n")
-            self.fields[self._area], self._area = text.removeprefix("\n"), ""
+            text = self.fields[self.area].replace("\r\n", "\n")
+            self.fields[self.area], self.area = text.removeprefix("\n"), ""
 
     def handle_data(self, data: str) -> None:
-        if self._area:
-            self.fields[self._area] += data
+        if self.area:
+            self.fields[self.area] += data
 
 
 class BookAdmin(ModelView, model=Book):

@@ -42,7 +42,7 @@ class Answer(HTMLParser):
     def __post_init__(self) -> None:
         super().__init__()
         self._open: list[str] = []
-        self._area: str | None = None
+        self.area: str | None = None
         self.feed(self.html)
 
     @property
@@ -63,19 +63,19 @@ class Answer(HTMLParser):
         elif tag == "input":
             self._form.fields[given["name"]] = given.get("value", "")
         elif tag == "textarea":
-            self._area, self._form.fields[given["name"]] = given["name"], ""
+            self.area, self._form.fields[given["name"]] = given["name"], ""
 
     def handle_endtag(self, tag: str) -> None:
         while self._open and self._open.pop() != tag:
             pass
-        if tag == "textarea" and self._area:
-            text = self._form.fields[self._area]
-            self._form.fields[self._area] = text.removeprefix("\n")  # as browsers do
-            self._area = None
+        if tag == "textarea" and self.area:
+            text = self._form.fields[self.area]
+            self._form.fields[self.area] = text.removeprefix("\n")  # as browsers do
+            self.area = None
 
     def handle_data(self, data: str) -> None:
-        if self._area:
-            self._form.fields[self._area] += data
+        if self.area:
+            self._form.fields[self.area] += data
         elif self._open[-1:] == ["title"]:
             self.title += data
 
@@ -87,17 +87,17 @@ class Visitor:
         self.client = client
 
     def open(self, path: str, **headers: str) -> Answer:
-        return self._answer(self.client.get(path, headers=headers))
+        return self.answer(self.client.get(path, headers=headers))
 
     def send(self, form: Form, *, headers: dict[str, str] | None = None, **typed: str) -> Answer:
         fields = {**form.fields, **typed}
         data = {name: value.replace("\n", "\r\n") for name, value in fields.items()}
         sent = self.client.post(form.action, data=data, headers=headers, follow_redirects=True)
-        return self._answer(sent)
+        return self.answer(sent)
 
     def edit(self, name: str) -> Form:
         """The form of the editor, also where somebody else has it open."""
         return self.open(f"/pages/{name}/edit?anyway=yes").form
 
-    def _answer(self, response: Any) -> Answer:
+    def answer(self, response: Any) -> Answer:
         return Answer(response.status_code, response.text, response.headers, str(response.url))

@@ -12,15 +12,15 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import httpx2
 import pytest
 
 from tests.support.needed import needed
+from tests.support.waiting import until
 from tests.wiki.browsing import Visitor
 
 __all__ = ["ROOT", "program", "served_by", "visitor", "wiki_at"]
@@ -83,15 +83,15 @@ def served_by(*words: str, folder: Path) -> Iterator[int]:
 
 
 def _wait(port: int, process: subprocess.Popen[bytes], log: Path) -> None:
-    deadline = time.monotonic() + 120
-    while time.monotonic() < deadline and process.poll() is None:
-        try:
+    def listens() -> bool:
+        if process.poll() is not None:
+            pytest.fail(f"It does not listen: {log.read_text()}")
+        with suppress(OSError):
             socket.create_connection(("127.0.0.1", port), timeout=5).close()
-        except OSError:
-            time.sleep(0.05)
-        else:
-            return
-    pytest.fail(f"It does not listen: {log.read_text()}")
+            return True
+        return False
+
+    until(listens, 120, every=0.05)
 
 
 @contextmanager

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import re
-import time
 import uuid
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -22,6 +21,7 @@ from starlette.testclient import TestClient
 
 from optilock import leases
 from optilock.errors import ConfigurationError
+from tests.support.waiting import until
 from tests.wiki.browsing import Answer, Visitor
 from tests.wiki.wikis import TEA, wiki_on
 
@@ -107,9 +107,7 @@ def test_a_lease_that_has_ended_leaves_the_editor_free_and_the_first_one_can_sti
     client = wiki_on(engine, lease_seconds=1)
     ada = bob = Visitor(client)
     mine = ada.open(EDIT).form
-    until = time.monotonic() + 60
-    while state(engine) == "leased" and time.monotonic() < until:
-        time.sleep(0.1)
+    until(lambda: state(engine) != "leased", every=0.1)
     theirs = bob.open(EDIT)
     assert not told(theirs)
     assert ada.send(mine, body=EARLY).status == 200  # without her lease, which Bob's stays beside

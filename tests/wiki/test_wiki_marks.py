@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from itertools import pairwise
 from pydoc_data.topics import topics
-from time import process_time
 
 import pytest
 from hypothesis import given
@@ -63,9 +62,8 @@ def test_an_edit_of_a_long_page_is_marked_where_it_is() -> None:
 def test_long_and_repetitive_texts_are_marked_whole_before_anybody_waits(end: str) -> None:
     chance = random.Random(7)
     before, after = (end.join(chance.choices("abc", k=20_000)) for _ in range(2))
-    began = process_time()
     found = marks(before, after)
-    assert process_time() - began < 2
+    assert len(found) <= 4  # of which two may be what both begin and end with
     assert (old(found), new(found)) == (before, after)
 
 

@@ -7,7 +7,6 @@ import socket
 import sqlite3
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -17,6 +16,7 @@ import pytest
 from optilock_apps.servers import free_port
 
 from tests.support import in_process
+from tests.support.waiting import until
 from tests.wiki.programs import ROOT, program, visitor, wiki_at
 from tests.wiki.wikis import both
 
@@ -174,6 +174,14 @@ def test_without_the_extra_the_wiki_says_what_to_install(absent: str) -> None:
 # -- several processes -----------------------------------------------------------------------------
 
 
+def _listens(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=1).close()
+    except OSError:
+        return False
+    return True
+
+
 @contextmanager
 def example_at(folder: Path) -> Iterator[str]:
     """``examples/wiki``, in two processes on a SQLite file."""
@@ -190,13 +198,7 @@ def example_at(folder: Path) -> Iterator[str]:
         [*command, "--port", str(port), "--log-level", "error"], cwd=EXAMPLE, env=environment
     )
     try:
-        until = time.monotonic() + 60
-        while time.monotonic() < until:
-            try:
-                socket.create_connection(("127.0.0.1", port), timeout=1).close()
-                break
-            except OSError:
-                time.sleep(0.1)
+        until(lambda: _listens(port), every=0.1)
         yield f"http://127.0.0.1:{port}/"
     finally:
         process.terminate()

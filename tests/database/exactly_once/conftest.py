@@ -14,9 +14,9 @@ import pytest
 from sqlalchemy import Engine, create_engine, make_url, select
 from sqlalchemy.orm import Session
 
+from checks.exactly_once.cut_commits import CommitCutter
 from optilock.tables.names import commit_tokens
 from tests.engines import Target
-from tests.support.cut_commits import CommitCutter
 from tests.support.models import Account
 
 

@@ -14,6 +14,7 @@ from optilock import AsyncUnitOfWork, ConfigurationError, UnitOfWork, unit_of_wo
 from optilock.errors import CommitOutcomeUnknown
 from optilock.exactly_once import AlreadyDone, NotCommitted, after_commit, questions, set_result
 from tests.support.models import Account
+from tests.support.waiting import turn
 
 pytestmark = pytest.mark.engines("sqlite-wal", "postgresql", "mariadb")
 
@@ -186,13 +187,13 @@ def test_where_there_is_no_unit_they_are_refused(counter):
 @pytest.mark.anyio
 async def test_async_functions_are_awaited_inside_the_shield(tmp_path):
     engine = create_async_engine(f"sqlite+aiosqlite:///{tmp_path}/a.db")
-    heard, begun = [], asyncio.Event()
+    heard, begun, goes_on = [], asyncio.Event(), asyncio.Event()
     async with engine.begin() as connection:
         await connection.run_sync(Account.__table__.create)
 
     async def mail(text: str) -> None:
         begun.set()
-        await asyncio.sleep(0.05)
+        await goes_on.wait()
         async with AsyncUnitOfWork(engine) as session:
             heard.append((text, await session.scalar(select(Account.id))))
 
@@ -206,6 +207,8 @@ async def test_async_functions_are_awaited_inside_the_shield(tmp_path):
     task = asyncio.ensure_future(work())
     await begun.wait()
     task.cancel()
+    await turn()
+    goes_on.set()
     with pytest.raises(asyncio.CancelledError) as cancelled:
         await task
     assert heard == [("first", 1), "second"]

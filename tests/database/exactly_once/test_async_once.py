@@ -9,6 +9,7 @@ from sqlalchemy import make_url, select
 from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
 from sqlalchemy.orm import Session
 
+from checks.exactly_once.cut_commits import CommitCutter
 from optilock import AsyncUnitOfWork, ConfigurationError, unit_of_work
 from optilock.asyncio import committed, purge
 from optilock.errors import CommitOutcomeUnknown
@@ -16,8 +17,8 @@ from optilock.exactly_once import AlreadyDone, KeyReused, NotCommitted, question
 from optilock.exactly_once import committed as committed_sync
 from optilock.exactly_once import purge as purge_sync
 from optilock.tables.names import commit_tokens
-from tests.support.cut_commits import CommitCutter
 from tests.support.models import Account
+from tests.support.waiting import turn, until_awaited
 
 pytestmark = pytest.mark.anyio
 
@@ -146,10 +147,9 @@ async def test_a_task_that_is_cancelled_while_it_asks_learns_the_outcome(async_e
             line.refuses = True
 
     task = asyncio.ensure_future(pay())
-    while not line.cuts:
-        await asyncio.sleep(0.01)
+    await until_awaited(lambda: line.cuts)
     task.cancel()
-    await asyncio.sleep(0.05)
+    await turn()
     line.refuses = False
     with pytest.raises(asyncio.CancelledError) as cancelled:
         await task

@@ -21,6 +21,7 @@ from sqlalchemy.orm import (
     sessionmaker,
 )
 
+from checks.exactly_once.cut_commits import WAYS
 from optilock import (
     ConfigurationError,
     UnitOfWork,
@@ -32,7 +33,6 @@ from optilock import (
 from optilock.errors import CommitOutcomeUnknown
 from optilock.exactly_once import NotCommitted, Once, committed, questions
 from optilock.tables.names import commit_tokens
-from tests.support.cut_commits import WAYS
 from tests.support.models import Account
 
 pytestmark = pytest.mark.engines("postgresql", "mariadb")

@@ -12,6 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncSession, async_scoped_session, async_ses
 from optilock import ConcurrencyError, client_wins, merge_fields, watch
 from optilock.resolvers import Resolution
 from tests.support.models import Account, Base, Dog, Kinds
+from tests.support.waiting import turn
 
 pytestmark = pytest.mark.anyio
 rows = pytest.mark.parametrize("count", [1, 3])
@@ -95,7 +96,7 @@ async def test_conflicts_are_resolved(prepared, count, resolver):
 @rows
 async def test_an_async_resolver_is_awaited(prepared, count):
     async def later(entry):
-        await asyncio.sleep(0)
+        await turn()
         async with AsyncSession(prepared) as other:
             assert (await other.get_one(Account, 0)).owner == "theirs"
         return Resolution.write({"balance": 42})

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -22,7 +21,7 @@ from optilock.tables.names import SHARES
 from tests.support.failing_servers import frozen, restarted
 from tests.support.models import Base as Shared
 from tests.support.models import key
-from tests.support.waiting import LIMIT
+from tests.support.waiting import LIMIT, for_ever
 
 
 class Base(DeclarativeBase):
@@ -75,17 +74,15 @@ HOLDS = {
 def test_a_server_that_does_not_answer_is_not_waited_for(lamps: Engine, what: str) -> None:
     """Its holder is told when the time is over, and the block ends soon after."""
     heard = threading.Event()
-    with ExitStack() as ice:
-        with (
-            pytest.raises((LeaseLost, HandleLost)),
-            HOLDS[what](lamps, on_lost=lambda error: heard.set()) as held,
-        ):
-            ice.enter_context(frozen(lamps))
-            assert heard.wait(LIMIT)
-            with pytest.raises((LeaseLost, HandleLost)):
-                held.check()
-            left = time.monotonic()
-        assert time.monotonic() - left < LIMIT / 2
+    with (
+        ExitStack() as ice,
+        pytest.raises((LeaseLost, HandleLost)),
+        HOLDS[what](lamps, on_lost=lambda error: heard.set()) as held,
+    ):
+        ice.enter_context(frozen(lamps))
+        assert heard.wait(LIMIT)
+        with pytest.raises((LeaseLost, HandleLost)):
+            held.check()
 
 
 @pytest.mark.needs("server")
@@ -94,8 +91,6 @@ def test_the_end_of_a_block_waits_for_no_server(lamps: Engine) -> None:
     with ExitStack() as ice:
         with leases.lease(lamps, ROW, 60) as held:
             ice.enter_context(frozen(lamps))
-            began = time.monotonic()
-        assert time.monotonic() - began < LIMIT / 2
         assert held.lost is None  # it ends by itself
 
 
@@ -105,13 +100,10 @@ def test_the_end_of_a_block_waits_for_no_server(lamps: Engine) -> None:
 async def test_no_task_waits_for_it_either(async_engine: Any) -> None:
     async with async_engine.begin() as connection:
         await connection.run_sync(create)
-    began = time.monotonic()
-    with ExitStack() as ice:
-        with pytest.raises(LeaseLost):
-            async with optilock.asyncio.lease(async_engine, ROW, LENGTH):
-                ice.enter_context(frozen_of(async_engine))
-                await asyncio.sleep(2 * LIMIT)
-        assert time.monotonic() - began < LIMIT
+    with ExitStack() as ice, pytest.raises(LeaseLost):
+        async with optilock.asyncio.lease(async_engine, ROW, LENGTH):
+            ice.enter_context(frozen_of(async_engine))
+            await for_ever()
     task = asyncio.current_task()
     assert task is not None
     assert task.cancelling() == 0

@@ -33,10 +33,22 @@ from optilock.leases import renewal as renewals
 from optilock.shares import HandleLost
 from optilock.tables.names import SHARES, share_handles
 from optilock.testing import count_statements
+from optilock.tokens.sql_functions import ServerTime
 from optilock.watched.session.connections import separate_connection
 from tests.support.models import Base as Shared
 from tests.support.models import key
-from tests.support.waiting import LIMIT, OFTEN, renewed, renewed_awaited, until
+from tests.support.waiting import (
+    LIMIT,
+    OFTEN,
+    for_ever,
+    is_after,
+    renewed,
+    renewed_awaited,
+    turn,
+    until,
+    until_awaited,
+    until_past,
+)
 from tests.support.waiting import often as often
 
 # They wait for seconds, and each database keeps the same promises.
@@ -271,12 +283,13 @@ def test_renewal_waits_for_no_transaction_of_the_holder(
     """The holder's transaction has the row for longer than the length of the lease."""
     options: Any = {} if level is None else {"isolation": level}
     with leases.lease(desks, (Desk, 1), LONGER) as held:
+        first = state(desks)
         with UnitOfWork(desks, parts=[held], **options) as session:
             desk = session.get_one(Desk, 1)
             if writes_first:
                 desk.text = "mine"
                 session.flush()
-            time.sleep(1.2 * LONGER)
+            until_past(desks, first.until)
             held.check()
             assert writes_first or desk.text == ""
         until(lambda: state(desks).state == "leased")  # again: nobody else came first
@@ -346,8 +359,6 @@ def test_the_end_waits_for_no_transaction_of_the_holder(
             held.use(session)
             session.get_one(Desk, 1).text = "mine"
             session.flush()
-            began = time.monotonic()
-        assert time.monotonic() - began < LIMIT / 2
         session.commit()
     assert state(desks).state in ("leased", "expired")
     until(lambda: state(desks).state == "expired")
@@ -650,16 +661,15 @@ async def test_b9_async_code_that_was_told_writes_nothing_more(async_desks: Any)
 @is_often_renewed
 @pytest.mark.anyio
 async def test_the_task_of_its_holder_is_cancelled_when_it_is_lost(async_desks: Any) -> None:
-    began = time.monotonic()
     with pytest.raises(LeaseLost):
-        async with optilock.asyncio.lease(async_desks, (Desk, 1), OFTEN):
+        async with optilock.asyncio.lease(async_desks, (Desk, 1), OFTEN) as held:
             await async_taken_away(async_desks)
-            await asyncio.sleep(2 * LIMIT)
-    assert time.monotonic() - began < OFTEN - 5  # not at its end only
+            await for_ever()
+    assert held.left > 0  # not at its end only
     task = asyncio.current_task()
     assert task is not None
     assert task.cancelling() == 0
-    await asyncio.sleep(0)
+    await turn()
 
 
 @is_often_renewed
@@ -670,7 +680,7 @@ async def test_who_swallows_the_cancellation_is_told_at_the_end(async_desks: Any
         async with optilock.asyncio.lease(async_desks, (Desk, 1), OFTEN):
             await async_taken_away(async_desks)
             with contextlib.suppress(asyncio.CancelledError):
-                await asyncio.sleep(2 * LIMIT)
+                await for_ever()
     task = asyncio.current_task()
     assert task is not None
     assert task.cancelling() == 0
@@ -684,14 +694,18 @@ async def test_who_swallows_the_cancellation_is_told_at_the_end(async_desks: Any
 async def test_no_task_waits_for_a_transaction_of_its_holder(async_desks: Any, level: Any) -> None:
     """It has the row for longer than the length of the lease."""
     options: Any = {} if level is None else {"isolation": level}
-    async with (
-        optilock.asyncio.lease(async_desks, (Desk, 1), LONGER) as held,
-        AsyncUnitOfWork(async_desks, parts=[held], **options) as session,
-    ):
-        (await session.get_one(Desk, 1)).text = "mine"
-        await session.flush()
-        await asyncio.sleep(1.2 * LONGER)
-        held.check()
+    async with optilock.asyncio.lease(async_desks, (Desk, 1), LONGER) as held:
+        first = await async_state(async_desks)
+
+        async def is_past() -> bool:
+            async with async_desks.connect() as connection:
+                return is_after(await connection.scalar(select(ServerTime())), first.until)
+
+        async with AsyncUnitOfWork(async_desks, parts=[held], **options) as session:
+            (await session.get_one(Desk, 1)).text = "mine"
+            await session.flush()
+            await until_awaited(is_past)
+            held.check()
     assert (await async_state(async_desks)).state == "available"
 
 
@@ -702,10 +716,8 @@ async def test_with_on_lost_the_task_goes_on(async_desks: Any) -> None:
     with pytest.raises(LeaseLost):
         async with optilock.asyncio.lease(async_desks, (Desk, 1), OFTEN, on_lost=told.append):
             await async_taken_away(async_desks)
-            async with asyncio.timeout(LIMIT):
-                while not told:
-                    await asyncio.sleep(0.01)
-            await asyncio.sleep(0.1)
+            await until_awaited(lambda: told)
+            await turn()
     assert len(told) == 1
 
 
@@ -716,7 +728,7 @@ async def test_a_cancelled_task_releases_it(async_desks: Any) -> None:
     async def work() -> None:
         async with optilock.asyncio.lease(async_desks, (Desk, 1), OFTEN):
             inside.set()
-            await asyncio.sleep(2 * LIMIT)
+            await for_ever()
 
     task = asyncio.ensure_future(work())
     await inside.wait()
@@ -765,7 +777,7 @@ async def test_sync_and_async_factories_are_told_apart(async_desks: Any) -> None
 @pytest.mark.full
 def test_a_lease_goes_on_when_no_thread_can_be_started(desks: Engine) -> None:
     with leases.lease(desks, (Desk, 1), SHORT) as held, no_more_threads():
-        time.sleep(SHORT * 1.3)
+        until_past(desks, state(desks).until)
         held.check()
     assert state(desks).state == "available"
 
@@ -780,13 +792,15 @@ def test_a_lease_that_no_thread_can_renew_is_released(desks: Engine) -> None:
     assert state(desks).state == "available"
 
 
-@pytest.mark.full
+@is_often_renewed
 def test_the_same_failure_is_logged_once(desks: Engine, caplog: Any) -> None:
     """Of a long lease there would be a line a second."""
-    with leases.lease(desks, (Desk, 1), LONGER) as held:
+    failed: list[Any] = []
+    event.listen(desks, "handle_error", failed.append)
+    with leases.lease(desks, (Desk, 1), OFTEN) as held:
         with desks.begin() as connection:
             connection.execute(text("ALTER TABLE held_desks RENAME TO no_desks"))
-        time.sleep(LONGER * 0.6)
+        until(lambda: len(failed) > 2)
         with desks.begin() as connection:
             connection.execute(text("ALTER TABLE no_desks RENAME TO held_desks"))
         held.check()

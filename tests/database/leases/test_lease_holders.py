@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import time
 from collections.abc import Callable, Iterator
 from enum import Enum
 from typing import Any
@@ -21,6 +20,7 @@ from optilock.testing import count_statements
 from tests.support.migrating import migrate, revise, run
 from tests.support.models import Base as Shared
 from tests.support.models import key
+from tests.support.waiting import until
 
 
 class Base(DeclarativeBase):
@@ -121,8 +121,7 @@ def test_a_released_or_broken_lease_leaves_no_label_in_the_table(lots: Engine, o
     on(lots, leases.break_, of, after=0)
     on(lots, leases.acquire, of, 0.1, holder="ada")
     assert stored() == "ada"
-    time.sleep(0.2)
-    assert on(lots, leases.look, of).state == "expired"
+    until(lambda: on(lots, leases.look, of).state == "expired")
     assert holder(lots, of) == "ada"  # the last holder
     on(lots, leases.acquire, of, 30)
     assert stored() is None
@@ -131,7 +130,7 @@ def test_a_released_or_broken_lease_leaves_no_label_in_the_table(lots: Engine, o
 def test_the_label_of_a_lease_that_a_write_took_away_is_not_shown(lots: Engine) -> None:
     """E4: the write stores no id, so there is no lease whose holder could be shown."""
     on(lots, leases.acquire, (Lot, 1), 0.1, holder="ada")
-    time.sleep(0.2)
+    until(lambda: on(lots, leases.look, (Lot, 1)).state == "expired")
     with watch(sessionmaker(lots)).begin() as session:
         session.get_one(Lot, 1).text = "theirs"
     found = on(lots, leases.look, (Lot, 1))

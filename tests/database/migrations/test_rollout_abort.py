@@ -6,7 +6,6 @@ import multiprocessing
 import os
 import signal
 import threading
-import time
 from contextlib import suppress
 from typing import Any
 
@@ -18,7 +17,7 @@ from optilock.dialects.values import plain_ddl
 from optilock.rollout import abort, claim, dry_run, roll_out
 from optilock.rollout.report import Silent
 from optilock.tokens import Counter, RowVersion, Timestamp, Unique
-from tests.support.migrating import shape
+from tests.support.migrating import once_free, shape
 
 pytestmark = [
     pytest.mark.engines("sqlite-wal", "postgresql", "mariadb"),
@@ -165,22 +164,15 @@ def test_killed_at_every_step_it_is_taken_back(engine, options, monkeypatch):
         if found != before:  # it was finished
             with pytest.raises(ConfigurationError, match="its roll-out is over"):
                 abort(engine, "parcels", token=options["token"])
-            time.sleep(claim.TERM)
-            roll_out(engine, "parcels", **options)
+            once_free(lambda: roll_out(engine, "parcels", **options))
             break
         engine.dispose()
     assert commits > 2
 
 
 def taken_back(engine: Engine, token: Any) -> None:
-    for _ in range(100):
-        try:
-            return abort(engine, "parcels", token=token) and None
-        except ConfigurationError:
-            return None
-        except OptilockError:  # until the claim of who was killed ends
-            time.sleep(0.05)
-    raise AssertionError("its claim does not end")
+    with suppress(ConfigurationError):
+        once_free(lambda: abort(engine, "parcels", token=token))
 
 
 def killed(url: Any, options: dict[str, Any], commits: int) -> bool:

@@ -15,7 +15,8 @@ from optilock.dialects import database_of
 from optilock.rollout import claim, roll_out
 from optilock.rollout.report import Silent
 from optilock.tokens import Unique
-from tests.support.migrating import revise
+from tests.support.migrating import once_free, revise
+from tests.support.waiting import until_past
 
 pytestmark = [
     pytest.mark.engines("sqlite-wal", "postgresql", "mariadb"),
@@ -157,8 +158,7 @@ def test_the_claim_of_one_that_was_killed_ends_by_itself(engine, monkeypatch):
     with monkeypatch.context() as soon, engine.begin() as connection:
         soon.setattr(claim, "TERM", 0.1)
         mine.keep(connection)
-    time.sleep(0.2)
-    assert roll_out(engine, "parcels", token=Unique()).filled == 2
+    assert once_free(lambda: roll_out(engine, "parcels", token=Unique())).filled == 2
     assert tables(engine) == []
 
 
@@ -186,8 +186,11 @@ def test_a_statement_that_outlasts_the_claim_keeps_it(engine, monkeypatch):
     monkeypatch.setattr(claim, "TERM", 0.2)
     mine, other = claimed(engine), claim.claim_of("parcels", None)
     options: Any = database_of(engine.dialect).rollout.options
+    with engine.begin() as connection:
+        holder = mine.read(connection)
+    assert holder is not None
     with engine.connect() as beside, mine.locked(beside.execution_options(**options)):
-        time.sleep(0.3)
+        until_past(engine, holder.until)
         with pytest.raises(OptilockError, match="Another roll-out"), engine.begin() as connection:
             other.take(connection)
 
@@ -195,8 +198,7 @@ def test_a_statement_that_outlasts_the_claim_keeps_it(engine, monkeypatch):
 def test_who_has_lost_it_is_told_so(engine, monkeypatch):
     monkeypatch.setattr(claim, "TERM", 0.2)
     mine = claimed(engine)
-    time.sleep(0.3)
-    claimed(engine)
+    once_free(lambda: claimed(engine))
     taken = pytest.raises(OptilockError, match="another one has taken its place")
     with taken, engine.begin() as connection:
         mine.keep(connection)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-import time
 from typing import Any
 
 import pytest
@@ -18,7 +17,8 @@ from optilock.dialects.values import plain_ddl, quote_name
 from optilock.rollout import claim, roll_out
 from optilock.rollout.report import Silent
 from optilock.tokens import Counter, RowVersion, Timestamp, Unique
-from tests.support.migrating import migrate, revise, send, shape
+from tests.support.migrating import migrate, once_free, revise, send, shape
+from tests.support.waiting import until
 
 pytestmark = [
     pytest.mark.engines("sqlite-wal", "postgresql", "mariadb"),
@@ -133,16 +133,12 @@ def _roll_out_until(url: Any, options: dict[str, Any], commits: int) -> None:
 
 def _again(engine: Engine, options: dict[str, Any]) -> None:
     """The claim of the first one ends by itself."""
-    for attempt in range(100):
-        try:
-            roll_out(engine, "parcels", **options)
-        except OptilockError as error:
-            if "Another roll-out" not in str(error) or attempt == 99:
-                raise
-        if not inspect(engine).has_table("optilock_rollout_of_parcels"):
-            return
-        time.sleep(0.05)
-    raise AssertionError("something is left")
+
+    def is_over() -> bool:
+        once_free(lambda: roll_out(engine, "parcels", **options))
+        return not inspect(engine).has_table("optilock_rollout_of_parcels")
+
+    until(is_over, every=0.05)
 
 
 class TestHeld:

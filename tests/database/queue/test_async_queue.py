@@ -22,7 +22,7 @@ from tests.database.queue.test_queue_vectors import EMPTY, VECTORS, Run
 from tests.database.queue.test_worker_end import sleep_in_child
 from tests.engines import Target
 from tests.support.queues import CLOCK, Asked, lose_all_connections, make_tables, shift
-from tests.support.waiting import LIMIT
+from tests.support.waiting import LIMIT, for_ever, turn, until_awaited, until_past
 from tests.support.waiting import until_awaited as until
 
 CALLS = sorted(
@@ -122,14 +122,16 @@ def test_it_is_sent_and_deleted_in_the_callers_transaction(queue, sync, async_en
 def test_who_waits_gets_the_message_as_soon_as_it_is_sent(async_engine, sync, runner):
     async def story() -> None:
         async with AsyncQueue(async_engine, "real") as ours:
-            waiting = asyncio.create_task(ours.receive(wait=LIMIT))
-            await asyncio.sleep(0.3)
+            asked = Asked(async_engine.sync_engine)
+            waiting = asyncio.create_task(ours.receive(wait=10 * LIMIT))
+            await until_awaited(asked.has_looked)
             await ours.send("hello")
             (message,) = await asyncio.wait_for(waiting, LIMIT / 2)
             assert message.body == "hello"
             assert await ours.receive(wait=0.05) == []
-            cancelled = asyncio.create_task(ours.receive(wait=20))
-            await asyncio.sleep(0.2)
+            asked = Asked(async_engine.sync_engine)
+            cancelled = asyncio.create_task(ours.receive(wait=LIMIT))
+            await until_awaited(asked.has_looked)
             cancelled.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await cancelled
@@ -151,14 +153,16 @@ def test_each_shell_refuses_the_others_engine(async_engine, sync):
 def test_a_worker_handles_fails_keeps_and_gives_back(async_engine, sync, runner):
     async def story() -> None:
         seen: list[Any] = []
+        messages: list[Any] = []
         slow = asyncio.Event()
 
         async def handle(message: Any) -> None:
+            messages.append(message)
             seen.append((message.body, message.receives))
             if message.body == "bad" and message.receives == 1:
                 raise ValueError("bad")
             if message.body == "stuck" and message.receives == 1:
-                await asyncio.sleep(2 * LIMIT)
+                await for_ever()
             if message.body == "slow":
                 await slow.wait()
 
@@ -180,7 +184,8 @@ def test_a_worker_handles_fails_keeps_and_gives_back(async_engine, sync, runner)
             running = asyncio.create_task(worker.run())
             await ours.send_many(["slow", "slow", "rest"])
             await until(lambda: _is(seen.count(("slow", 1)) == 2))
-            await asyncio.sleep(1.2 * ours.visibility)  # longer than the visibility timeout
+            hidden = max(one.visible_at for one in messages)  # without a heartbeat
+            await asyncio.to_thread(until_past, sync, hidden)
             assert await ours.receive(5) == []
             worker.stop()
             slow.set()
@@ -282,8 +287,9 @@ def test_another_thread_can_stop_a_worker_that_sleeps(async_engine, sync, runner
     async def story() -> None:
         async with AsyncQueue(async_engine, "real") as ours:
             worker = ours.worker(print, heartbeat=False)
+            asked = Asked(async_engine.sync_engine)
             running = asyncio.create_task(worker.run())
-            await asyncio.sleep(0.3)
+            await until_awaited(asked.has_looked)
             threading.Timer(0.2, worker.stop).start()
             done, _ = await asyncio.wait({running}, timeout=10)
             assert done
@@ -295,8 +301,9 @@ def test_another_thread_can_stop_a_worker_that_sleeps(async_engine, sync, runner
 def test_a_signal_stops_all_workers_of_an_event_loop(async_engine, sync, runner):
     async def story() -> None:
         queues = [AsyncQueue(async_engine, name) for name in "ab"]
+        asked = Asked(async_engine.sync_engine)
         running = [asyncio.create_task(one.worker(print).run()) for one in queues]
-        await asyncio.sleep(0.2)
+        await until_awaited(lambda: asked.has_looked(2))
         os.kill(os.getpid(), signal.SIGTERM)
         await asyncio.wait_for(asyncio.gather(*running), LIMIT)
         for one in queues:
@@ -397,14 +404,19 @@ def test_a_queue_waits_in_one_event_loop_after_another(async_engine, sync):
 def test_connections_that_ended_while_they_rested_are_replaced(
     async_database, async_engine, sync, runner
 ):
+    async def noticed() -> None:
+        """The event loop has read that the lines are closed."""
+        for _ in range(20):
+            await turn()
+
     async def story() -> None:
         async with AsyncQueue(async_engine, "real") as ours:
             assert await ours.receive(wait=0.05) == []
             lose_all_connections(async_database)
-            await asyncio.sleep(0.1)
+            await noticed()
             assert await ours.receive(wait=0.05) == []
             lose_all_connections(async_database)
-            await asyncio.sleep(0.1)
+            await noticed()
             await ours.send("a")  # it does not know whether it is sent if its connection is lost
 
     runner.run(story())

@@ -14,7 +14,7 @@ from tests.database.queue.test_async_queue import runner as runner
 from tests.database.queue.test_async_queue import sync as sync
 from tests.database.queue.test_worker import Running, left
 from tests.database.queue.test_worker import queue as queue
-from tests.support.waiting import LIMIT, until, until_awaited
+from tests.support.waiting import LIMIT, turn, until, until_awaited
 
 pytestmark = [
     pytest.mark.engines("sqlite-wal", "postgresql", "mariadb"),
@@ -106,7 +106,7 @@ def test_whatever_a_task_raises_fails_its_message(async_engine, sync, runner):
     seen: list[Any] = []
 
     async def handle(message: Message) -> None:
-        await asyncio.sleep(0)
+        await turn()
         if message.body in RAISED:
             raise RAISED[message.body][0]
         seen.append(message.body)

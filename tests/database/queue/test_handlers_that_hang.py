@@ -172,7 +172,7 @@ def test_a_task_that_does_not_end_when_it_is_cancelled(async_engine, sync, runne
     seen: list[Any] = []
 
     async def story() -> None:
-        over = asyncio.Event()
+        over, before = asyncio.Event(), len(asyncio.all_tasks())
 
         async def handle(message: Any, session: Any) -> None:
             seen.append((message.body, message.receives))
@@ -202,7 +202,7 @@ def test_a_task_that_does_not_end_when_it_is_cancelled(async_engine, sync, runne
             assert sorted(seen) == [("a", 1), ("hangs", 1), ("hangs", 2)]
             assert effects(ours, sync) == 2
             over.set()
-            await asyncio.sleep(0.2)
+            await until_awaited(lambda: len(asyncio.all_tasks()) == before)
             assert effects(ours, sync) == 2
 
     runner.run(story())

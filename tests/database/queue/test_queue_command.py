@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from tests.database.queue.test_async_queue import sync as sync
 from tests.support import in_process
 from tests.support.queues import bodies, make_tables, shift
 from tests.support.queues import queue as queue
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.engines("sqlite-wal", "postgresql", "mariadb")
 
@@ -60,7 +60,7 @@ def test_the_numbers_of_a_queue(engine):
         done = work.send("done", dedup="done")
         work.delete(done)
         theirs.send("theirs")
-        time.sleep(0.05)
+        until(lambda: queues(engine, tenant="")[0].depth == 3)
         mine = queues(engine, tenant="")
         assert [(one.name, one.tenant) for one in queues(engine)] == [
             ("work", ""),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import pickle
-import time
 from dataclasses import replace
 
 import pytest
@@ -23,7 +22,7 @@ from optilock.queue import (
 )
 from tests.support.queues import CLOCK, bodies, made, make_tables, shift
 from tests.support.queues import queue as queue
-from tests.support.waiting import LIMIT
+from tests.support.waiting import LIMIT, until
 
 pytestmark = pytest.mark.engines("sqlite-wal", "postgresql", "mariadb")
 
@@ -45,7 +44,7 @@ def test_time_passes_by_the_clock_of_the_server(engine):
     queue.send("delayed for long", delay=600)
     queue.send("over", ttl=0.001)
     queue.send("now", ttl=600)
-    time.sleep(0.01)
+    until(lambda: queue.metrics().waiting == 1)
     assert bodies(queue.receive(5, visibility=0.1)) == ["now"]
     assert bodies(queue.receive(5, wait=LIMIT)) == ["now"]
     queue.send("delayed", delay=0.1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 import warnings
 from typing import Any
 
@@ -58,21 +57,19 @@ def test_a_strict_unit_refuses_it(queue, engine, call):
 @pytest.mark.parametrize("call", CALLS)
 def test_on_sqlite_it_fails_at_once_if_the_unit_has_the_lock(database, call):
     """B3: it waited for as long as the driver does."""
-    engine = database.engine(connect_args={"timeout": 30})
+    engine = database.engine(connect_args={"timeout": 3_000})
     queue = made(engine)
     queue.send("held")
     (message,) = queue.receive()
     with UnitOfWork(sessionmaker(engine)) as session:
         queue.send("with the unit", session=session)
-        began = time.monotonic()
         with (
             pytest.warns(SeparateUnitWarning),
             pytest.raises(ConfigurationError, match=r"waits for a lock here.* nothing was changed"),
         ):
             CALLS[call](queue, message)
-        assert time.monotonic() - began < 15
     ask = "PRAGMA busy_timeout"
-    assert queue.connections.run(lambda c: c.exec_driver_sql(ask).scalar()) == 30_000
+    assert queue.connections.run(lambda c: c.exec_driver_sql(ask).scalar()) == 3_000_000
     queue.close()
     engine.dispose()
 

@@ -132,7 +132,7 @@ def test_the_same_for_asyncio(async_engine, sync, runner):
             assert isinstance((await ours.peek(3))[1].body, Unreadable)
             worker = ours.worker(handle)
             running = asyncio.create_task(worker.run())
-            await until_awaited(lambda: asyncio.sleep(0, len(seen) == 2))
+            await until_awaited(lambda: len(seen) == 2)
             worker.stop()
             await asyncio.wait_for(running, LIMIT)
             assert [one.id for one in await ours.dead_letters.peek(5)] == [bad.id]

@@ -8,7 +8,6 @@ import os
 import resource
 import signal
 import threading
-import time
 from contextlib import closing
 
 import pytest
@@ -22,7 +21,7 @@ from optilock.queue.worker_state import can_continue_after
 from tests.database.queue.test_worker import Running, left
 from tests.database.queue.test_worker import queue as queue
 from tests.support.queues import Asked, lose_all_connections
-from tests.support.waiting import LIMIT, until
+from tests.support.waiting import LIMIT, until, until_past
 
 pytestmark = [
     pytest.mark.engines("sqlite-wal", "postgresql", "mariadb"),
@@ -89,12 +88,13 @@ def test_what_waits_for_its_turn_is_let_go_before_it_is_given_back(queue, monkey
 
 
 @pytest.mark.full
-def test_heartbeats_go_on_for_what_runs_at_the_end(queue):
+def test_heartbeats_go_on_for_what_runs_at_the_end(queue, engine):
     begun, go_on = threading.Event(), threading.Event()
-    seen = []
+    seen, hidden = [], []
 
     def handle(message):
         seen.append(message.receives)
+        hidden.append(message.visible_at)
         begun.set()
         go_on.wait(LIMIT)
 
@@ -103,10 +103,8 @@ def test_heartbeats_go_on_for_what_runs_at_the_end(queue):
     with running:
         assert begun.wait(LIMIT)
         running.worker.stop()
-        end = time.monotonic() + 1.2 * queue.visibility
-        while time.monotonic() < end:  # longer than it is hidden for
-            assert queue.receive() == []
-            time.sleep(0.1)
+        until_past(engine, hidden[0])  # without a heartbeat
+        assert queue.receive() == []
         go_on.set()
     assert (seen, left(queue)) == ([1], 0)
 
@@ -145,13 +143,13 @@ def left_now(queue):
 
 
 @pytest.mark.engines("postgresql", "mariadb")
-def test_a_worker_waits_for_a_connection_of_the_pool(queue, database):
+def test_a_worker_waits_for_a_connection_of_the_pool(queue, database, caplog):
     engine = database.engine(pool_size=1, max_overflow=0, pool_timeout=0.1)
     handled = []
     with closing(engine.connect()) as held, Queue(engine, "work") as ours:
         queue.send("a")
         with Running(ours.worker(lambda message: handled.append(message.body))):
-            time.sleep(0.4)
+            until(lambda: caplog.records)
             held.close()
             until(lambda: handled == ["a"])
     engine.dispose()
@@ -246,7 +244,7 @@ def test_a_worker_runs_in_a_process_with_many_open_files(queue):
 
 def sleep_in_child(said) -> None:
     said.send("begun")
-    time.sleep(30)
+    signal.pause()
 
 
 def end_child(child) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from typing import Any
 
 import pytest
@@ -44,6 +43,7 @@ from optilock.tables.names import SHARES
 from optilock.testing import count_statements
 from tests.support.models import Base as Others
 from tests.support.models import key
+from tests.support.waiting import until
 from tests.support.ways_classes import ways
 from tests.support.ways_to_write import forms, over
 
@@ -256,7 +256,8 @@ def test_a_handle_is_good_for_its_own_row_and_access(sessions):
 def test_a_handle_whose_time_is_over_stops_nobody_and_writes_nothing(sessions):
     with sessions.begin() as session:
         handle = shares.open(session, (Task, 1), "RW", seconds=0.1)
-    time.sleep(0.15)
+    with sessions() as session:
+        until(lambda: not shares.look(session, (Task, 1)).open)
     with sessions() as session, pytest.raises(HandleLost):
         use(session, handle)
         session.get_one(Task, 1).title = "mine"

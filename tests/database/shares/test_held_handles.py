@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -22,7 +21,14 @@ from optilock.shares import HandleLost, Shared, SharingViolation
 from optilock.tables.names import SHARES
 from tests.support.models import Base as Others
 from tests.support.models import key
-from tests.support.waiting import LIMIT, OFTEN, renewed, renewed_awaited, until
+from tests.support.waiting import (
+    OFTEN,
+    for_ever,
+    renewed,
+    renewed_awaited,
+    until,
+    until_past,
+)
 from tests.support.waiting import often as often
 
 # They wait for seconds, and each database keeps the same promises.
@@ -186,10 +192,11 @@ def test_heartbeats_wait_for_no_transaction_of_the_owner(desks: Engine, database
     lost = None
     try:
         with shares.opened(desks, ROW, "RW", seconds=LONGER) as held:
+            first = held.handle
             with UnitOfWork(desks, parts=[held], isolation=Isolation.READ_COMMITTED) as session:
                 session.get_one(Desk, 1).text = "mine"
                 session.flush()
-                time.sleep(1.2 * LONGER)
+                until_past(desks, first.until)
             if database.family == "postgresql":
                 renewed(held)
                 held.check()
@@ -260,7 +267,7 @@ async def test_the_task_of_its_owner_is_cancelled_when_it_is_lost(async_desks: A
         async with optilock.asyncio.shares.opened(async_desks, ROW, "RW", seconds=OFTEN):
             async with async_desks.begin() as connection:
                 await connection.run_sync(closed_by_somebody)
-            await asyncio.sleep(2 * LIMIT)
+            await for_ever()
     assert (task.cancelling(), len(asyncio.all_tasks())) == (0, before)
 
 

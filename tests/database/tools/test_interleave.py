@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -151,7 +150,9 @@ def test_a_step_that_follows_one_that_has_waited_is_not_blocked(sessions):
         waiting = bob.start(rename_blindly("Bob's")).blocked()
         alice.commit()
         waiting.result()
-        step = bob.start(lambda session: time.sleep(0.1))
+        over = threading.Event()
+        threading.Timer(0.1, over.set).start()
+        step = bob.start(lambda session: over.wait())
         with pytest.raises(OutOfStep, match="was to wait for a lock, and has ended"):
             step.blocked()
 

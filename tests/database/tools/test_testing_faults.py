@@ -9,7 +9,6 @@ import gc
 import os
 import sqlite3
 import threading
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -34,6 +33,7 @@ from tests.engines import Target
 from tests.support.cut_line import Cut
 from tests.support.cut_line import cut as cut
 from tests.support.models import Account
+from tests.support.waiting import until
 
 Do = Callable[..., Any]
 ON_A_LINE = pytest.mark.engines("postgresql", "mariadb")
@@ -420,12 +420,14 @@ def test_the_lines_end_with_their_connections(faults, mine):
 
 def settled(count: Do) -> int:
     """The number once the threads of the lines have closed what they had."""
-    until, number = time.monotonic() + 20, count()
-    while time.monotonic() < until and (number := count()) > number - 1:
-        time.sleep(0.05)
-        if count() == number:
-            break
-    return number
+    numbers = [-1]
+
+    def is_settled() -> bool:
+        numbers.append(count())
+        return numbers[-1] == numbers[-2]
+
+    until(is_settled, every=0.05)
+    return numbers[-1]
 
 
 @pytest.mark.engines("postgresql")

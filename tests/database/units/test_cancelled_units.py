@@ -15,7 +15,7 @@ from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
 from optilock import Isolation, OptilockError, is_transient, verify, watch
 from optilock.unit.async_unit import AsyncUnitOfWork
 from tests.support.models import Account
-from tests.support.waiting import LIMIT
+from tests.support.waiting import LIMIT, turn
 
 pytestmark = pytest.mark.anyio
 
@@ -52,12 +52,12 @@ async def test_no_connection_waits_for_the_garbage_collector(
     for turns in [*range(begin, 30, step)] * times:
         task = asyncio.ensure_future(unit())
         for _ in range(turns):
-            await asyncio.sleep(0)
+            await turn()
         task.cancel()
         await asyncio.wait({task})
         assert task.cancelled() or task.exception() is None
     gc.collect()
-    await asyncio.sleep(0)
+    await turn()
     loop.set_exception_handler(before)
 
     lost = [r for r in caplog.records if "garbage collector" in r.getMessage()]

@@ -7,6 +7,7 @@ import time
 from collections import Counter
 
 import pytest
+from sqlalchemy import select
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import sessionmaker
 
@@ -94,7 +95,7 @@ def test_two_hot_rows_in_opposite_orders_deadlock_no_more_once_they_have(crowd, 
         def work(session):
             for key in order:
                 session.get_one(Account, key).balance += 1
-                time.sleep(0.001)
+                session.execute(select(1))  # the others lock a row
 
         def counted():
             work()

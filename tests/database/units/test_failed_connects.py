@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -56,12 +55,10 @@ def test_a_server_that_is_not_reached_is_tried_again_and_not_for_ever(database, 
 
 @pytest.mark.full
 def test_no_attempt_begins_after_the_deadline(database):
-    began = time.monotonic()
     away = PASSES["nobody listens"](make_url(database.url))
     error, tries = failing(away, attempts=1_000, deadline=2)
     assert is_transient(error)
     assert 2 < tries < 1_000
-    assert time.monotonic() - began < 20  # a thousand would take minutes
 
 
 @pytest.mark.parametrize("change", STAYS.values(), ids=STAYS)

@@ -32,7 +32,7 @@ from tests.support.cut_line import Cut as Cut
 from tests.support.cut_line import cut as cut
 from tests.support.models import Account
 from tests.support.needed import two_phases
-from tests.support.waiting import until_a_lock_is_waited_for
+from tests.support.waiting import turn, until_a_lock_is_waited_for
 
 pytestmark = pytest.mark.engines("postgresql")
 
@@ -565,7 +565,7 @@ async def test_a_cancelled_task_gives_its_connection_back(account, line, engine,
     await (await made.connect()).close()
     task = asyncio.ensure_future(work())
     for _ in range(step):
-        await asyncio.sleep(0)
+        await turn()
     task.cancel()
     await asyncio.wait({task})
     assert made.pool.checkedout() == 0
@@ -594,7 +594,8 @@ async def test_a_task_that_is_cancelled_in_the_last_writes_waits_for_them(
         await changed.wait()
         await asyncio.to_thread(until_a_lock_is_waited_for, engine)
         task.cancel()
-        await asyncio.sleep(0.2)
+        for _ in range(50):
+            await turn()
         assert not task.done()
     with pytest.raises(asyncio.CancelledError) as raised:
         await task

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import pickle
 from collections.abc import Callable
@@ -60,6 +59,7 @@ from tests.support.repeated_cases import (
     options_of,
     outcome_of,
 )
+from tests.support.waiting import turn
 
 #: With a rollback journal, SQLite lets nobody write while another one reads.
 pytestmark = pytest.mark.engines("sqlite-wal", "postgresql", "mariadb", "mariadb-snapshot")
@@ -384,7 +384,7 @@ async def test_an_async_resolver_is_asked_about_a_repeated_value_as_well(async_e
     asked = []
 
     async def resolver(entry: Entry[Any]) -> Resolution:
-        await asyncio.sleep(0)
+        await turn()
         asked.append(dict(entry.changes))
         return Resolution.reject(reason="both have written")
 

@@ -29,6 +29,7 @@ import pymysql
 from optilock_apps.servers import _INSTALL, Account, _program, account_for
 
 from optilock.errors import OptilockError
+from tests.support.waiting import until
 
 __all__ = ["Cluster", "Node", "running"]
 
@@ -112,7 +113,7 @@ class Node:
     def leave(self) -> None:
         """Cut it off from the others, which go on; it refuses every statement with 1047."""
         self.ask("SET GLOBAL wsrep_provider_options = 'gmcast.isolate=1'")
-        _until(lambda: self.state() != "Synced")
+        until(lambda: self.state() != "Synced")
 
     def come_back(self) -> None:
         self.ask("SET GLOBAL wsrep_provider_options = 'gmcast.isolate=0'")
@@ -222,11 +223,3 @@ def _free_ports(count: int) -> list[int]:
     with ExitStack() as stack:
         held = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
         return [int(one.getsockname()[1]) for one in held]
-
-
-def _until(true: object, seconds: float = 60.0) -> None:
-    assert callable(true)
-    until = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < until
-        time.sleep(0.05)

@@ -10,12 +10,12 @@ from sqlalchemy import Engine, create_engine, make_url
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session, sessionmaker
 
+from checks.exactly_once.cut_commits import CommitCutter, seeded
 from checks.exactly_once.increments import options
 from optilock import ConcurrencyError, UnitOfWork, unit_of_work
 from optilock.exactly_once import committed
 from optilock.tables.names import commit_tokens
 from tests.deployments.galera.cluster import Cluster
-from tests.support.cut_commits import CommitCutter, seeded
 from tests.support.models import Account
 
 

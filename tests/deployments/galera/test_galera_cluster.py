@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 from tests.deployments.galera.cluster import Cluster
+from tests.support.waiting import until
 
 HOLDER = """
 import time
@@ -32,9 +32,6 @@ def test_a_holder_that_is_killed_leaves_no_node_and_no_folder() -> None:
         folder = Path(holder.stdout.readline().strip())
         number = (folder / "pid").read_text().strip()
         holder.kill()
-    until = time.monotonic() + 30
-    while folder.exists():
-        assert time.monotonic() < until
-        time.sleep(0.1)
+    until(lambda: not folder.exists(), every=0.1)
     command = subprocess.run(["ps", "-o", "command=", "-p", number], capture_output=True, text=True)
     assert str(folder) not in command.stdout

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from sqlalchemy import create_engine, make_url
 
+from checks.exactly_once.cut_commits import seeded
 from checks.exactly_once.increments import run
 from tests.deployments.pgbouncer.pooler import Pooler
-from tests.support.cut_commits import seeded
 
 
 @pytest.mark.parametrize("mode", ["true", "key", "pipelined", "naive"])

@@ -17,6 +17,7 @@ from optilock import unit_of_work
 from optilock.exactly_once import questions
 from tests.deployments.postgresql import Node, primary
 from tests.support.models import Account
+from tests.support.waiting import until
 
 #: COMMIT takes a while, so that it can be met.
 SLOW = (
@@ -34,14 +35,15 @@ COMMITTING = (
 
 def wait_until_up(engine: Any) -> None:
     """The last kill may still be recovered from."""
-    end = time.monotonic() + 60
-    while True:
+
+    def is_up() -> bool:
         try:
             engine.connect().close()
-            return
         except OperationalError:
-            assert time.monotonic() < end
-            time.sleep(0.1)
+            return False
+        return True
+
+    until(is_up, every=0.1)
 
 
 def kill_backends(node: Node, stopped: threading.Event, killed: list[int]) -> None:

@@ -8,11 +8,11 @@ import pytest
 from sqlalchemy import create_engine, make_url
 from sqlalchemy.orm import Session
 
+from checks.exactly_once.cut_commits import CommitCutter
 from checks.exactly_once.increments import count, options, prepare
 from optilock import unit_of_work
 from tests.deployments.postgresql import Node, primary, standby_of
 from tests.deployments.standby.conftest import Pair
-from tests.support.cut_commits import CommitCutter
 from tests.support.models import Account
 from tests.support.waiting import until
 

@@ -13,6 +13,8 @@ from sqlalchemy import Engine, Uuid, create_engine, delete, func, insert, select
 from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.orm import Mapped, Session, mapped_column, sessionmaker
 
+from checks.guarantees.outcomes import POSSIBLE, PREVENTED
+from checks.guarantees.rows import Base, PlainRow, VersionedRow, fill, stored
 from optilock import (
     PreconditionFailed,
     UnitOfWork,
@@ -28,8 +30,6 @@ from optilock.errors import CommitOutcomeUnknown
 from optilock.tables.names import commit_tokens
 from optilock.testing import Faults
 from optilock.tokens import Unique
-from tests.guarantees.outcomes import POSSIBLE, PREVENTED
-from tests.guarantees.rows import Base, PlainRow, VersionedRow, fill, stored
 
 __all__ = ["REQUESTS", "Request", "outcomes_of_requests"]
 

@@ -8,11 +8,11 @@ from contextlib import ExitStack
 from sqlalchemy import Engine, select
 from sqlalchemy.orm import Session
 
+from checks.guarantees.outcomes import POSSIBLE, PREVENTED
+from checks.guarantees.rows import LEVELS, PROTECTIONS, Level, Protection, fill
+from checks.guarantees.scenarios import SCENARIOS
+from checks.guarantees.stepping import RolledBack, Run, Scenario, Work
 from optilock.testing import explore
-from tests.guarantees.outcomes import POSSIBLE, PREVENTED
-from tests.guarantees.rows import LEVELS, PROTECTIONS, Level, Protection, fill
-from tests.guarantees.scenarios import SCENARIOS
-from tests.guarantees.stepping import RolledBack, Run, Scenario, Work
 
 __all__ = ["OF_TWO", "PROTECTED", "ended", "orders", "pair_of"]
 

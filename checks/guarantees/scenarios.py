@@ -3,7 +3,7 @@
 Hermitage is Martin Kleppmann's (https://github.com/ept/hermitage, CC BY 4.0). Its order of steps
 and its values are kept; its SELECT and UPDATE statements became objects that are read and changed.
 The specs are in ``src/test/isolation/specs`` of PostgreSQL (PostgreSQL License). The order of their
-steps is kept; their tables became the rows of :mod:`tests.guarantees.rows`.
+steps is kept; their tables became the rows of :mod:`checks.guarantees.rows`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 from sqlalchemy import true
 
-from tests.guarantees.stepping import Criterion, Run, Scenario, Transaction
+from checks.guarantees.stepping import Criterion, Run, Scenario, Transaction
 
 __all__ = ["HERMITAGE", "SCENARIOS"]
 

@@ -20,10 +20,10 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 from sqlalchemy.orm.exc import StaleDataError
 
+from checks.guarantees.rows import Level, Protection, fill, stored
 from optilock import is_transient, verify
 from optilock.testing import interleave
 from optilock.testing.interleave import PATIENCE, OutOfStep, Side, Step
-from tests.guarantees.rows import Level, Protection, fill, stored
 
 __all__ = ["RolledBack", "Run", "Scenario", "Transaction", "Work", "run"]
 

@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from tests.not_protected.outcomes import COLUMNS, SILENT, Outcomes
-from tests.not_protected.ways import WAYS
+from checks.not_protected.outcomes import COLUMNS, SILENT, Outcomes
+from checks.not_protected.ways import WAYS
 
 __all__ = ["PAGE", "TITLES", "page_of", "written"]
 
@@ -74,8 +74,8 @@ _TAIL = """\
   [second half](../how-to/sessions/units.md#transactions-that-have-ended).
 * Rows that did not exist at the read: see [guarantees](guarantees.md#what-the-tables-leave-out).
 
-`python -m tests.not_protected` tries every way on the databases and writes this page. Tests compare
-each cell with a new run.
+`python -m checks.not_protected` tries every way on the databases and writes this page. Tests
+compare each cell with a new run.
 """
 
 
@@ -90,7 +90,7 @@ def written(text: str) -> dict[str, Outcomes]:
     """Return the outcomes in the text of a page; ``ValueError``: it has other tables than today."""
     cells = _CELL.findall(text)
     if len(cells) != len(TITLES) * len(WAYS) * len(COLUMNS):
-        raise ValueError("the page has other tables: run python -m tests.not_protected")
+        raise ValueError("the page has other tables: run python -m checks.not_protected")
     rest = iter(cells)
     return {name: {way: tuple(next(rest) for _ in COLUMNS) for way in WAYS} for name in TITLES}
 

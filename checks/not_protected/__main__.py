@@ -1,6 +1,6 @@
 """Try every way to write on every engine, and write docs/reference/not-protected.md.
 
-``python -m tests.not_protected``
+``python -m checks.not_protected``
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ import tempfile
 from contextlib import contextmanager
 from pathlib import Path
 
+from checks.not_protected.outcomes import opened, outcomes_of
+from checks.not_protected.page import PAGE, TITLES, page_of
 from tests.engines import running
-from tests.not_protected.outcomes import opened, outcomes_of
-from tests.not_protected.page import PAGE, TITLES, page_of
 
 
 def main() -> None:

@@ -18,7 +18,6 @@ import random
 import select
 import socket
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
@@ -59,6 +58,7 @@ class CommitCutter:
         self._hanging: list[socket.socket] = []
         self._ends: list[socket.socket] = []
         self._threads: list[threading.Thread] = []
+        self._closed = threading.Event()
         self._start(self._accept)
 
     def to(self, url: URL) -> None:
@@ -129,17 +129,18 @@ class CommitCutter:
                 server.sendall(commit)
             elif way == "late":
                 _close(client)
-                time.sleep(self._late)
+                self._closed.wait(self._late)
                 server.sendall(commit)
-                time.sleep(self._late)
+                self._closed.wait(self._late)
             elif way == "half open":
                 _close(client)
-                time.sleep(self._hold)
+                self._closed.wait(self._hold)
         except OSError:
             pass
         _close(client, server)
 
     def close(self) -> None:
+        self._closed.set()
         _close(self._listener, *self._hanging)  # which wakes who waits for a client
         for end in self._ends:
             with suppress(OSError):

@@ -2,7 +2,7 @@
 
 ::
 
-    python -m tests.guarantees
+    python -m checks.guarantees
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ import tempfile
 from contextlib import contextmanager
 from pathlib import Path
 
+from checks.guarantees.orders import OF_TWO, orders
+from checks.guarantees.outcomes import Outcomes, opened, outcomes
+from checks.guarantees.page import PAGE, TITLES, Page, page_of
+from checks.guarantees.scenarios import SCENARIOS
+from checks.guarantees.twice import outcomes_of_requests
 from tests.engines import running
-from tests.guarantees.orders import OF_TWO, orders
-from tests.guarantees.outcomes import Outcomes, opened, outcomes
-from tests.guarantees.page import PAGE, TITLES, Page, page_of
-from tests.guarantees.scenarios import SCENARIOS
-from tests.guarantees.twice import outcomes_of_requests
 
 
 def main() -> None:

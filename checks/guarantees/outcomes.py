@@ -9,9 +9,9 @@ from typing import TypeAlias
 from sqlalchemy import Engine
 from sqlalchemy.exc import DBAPIError
 
+from checks.guarantees.rows import LEVELS, PROTECTIONS, Base
+from checks.guarantees.stepping import Run, Scenario, run
 from tests.engines import Target
-from tests.guarantees.rows import LEVELS, PROTECTIONS, Base
-from tests.guarantees.stepping import Run, Scenario, run
 
 __all__ = ["POSSIBLE", "PREVENTED", "PUBLISHED", "Outcomes", "opened", "outcomes"]
 

@@ -7,12 +7,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.guarantees.orders import OF_TWO, pair_of
-from tests.guarantees.outcomes import POSSIBLE, PUBLISHED, Outcomes
-from tests.guarantees.rows import LEVELS, PROTECTIONS, Level
-from tests.guarantees.scenarios import HERMITAGE, SCENARIOS
-from tests.guarantees.stepping import Scenario
-from tests.guarantees.twice import REQUESTS
+from checks.guarantees.orders import OF_TWO, pair_of
+from checks.guarantees.outcomes import POSSIBLE, PUBLISHED, Outcomes
+from checks.guarantees.rows import LEVELS, PROTECTIONS, Level
+from checks.guarantees.scenarios import HERMITAGE, SCENARIOS
+from checks.guarantees.stepping import Scenario
+from checks.guarantees.twice import REQUESTS
 
 __all__ = ["PAGE", "TITLES", "Page", "page_of", "written"]
 
@@ -58,8 +58,8 @@ The first {len(HERMITAGE)} rows are the scenarios of [Hermitage](https://github.
 the steps and the values are Hermitage's. Its SQL became objects of SQLAlchemy that are read and
 changed. Rows with the name of a spec re-express one of
 [PostgreSQL's isolation specs]({_SPECS})
-(PostgreSQL License). The last row is another form of P4. `tests/guarantees/scenarios.py` has all of
-them.
+(PostgreSQL License). The last row is another form of P4. `checks/guarantees/scenarios.py` has all
+of them.
 """
 
 _EVERY = """\
@@ -110,7 +110,7 @@ _TAIL = """\
 * [Isolation levels](../explanation/isolation.md) shows the statements of each level, and the
   error of a conflict.
 
-`python -m tests.guarantees` runs every scenario on the databases and writes this page. Tests
+`python -m checks.guarantees` runs every scenario on the databases and writes this page. Tests
 compare each cell with a new run.
 """
 
@@ -155,7 +155,7 @@ def written(text: str) -> Page:
         orders = {(name, key): tuple(next(cells).split(", ")) for key in OF_TWO for name in TITLES}
         rows = [[next(cells) for _ in TITLES] for _ in REQUESTS]
     except RuntimeError as error:
-        raise ValueError("the page has too few cells: run python -m tests.guarantees") from error
+        raise ValueError("the page has too few cells: run python -m checks.guarantees") from error
     return Page(
         {key: tuple(rows) for key, rows in scenarios.items()},
         dict(zip(TITLES, zip(*rows, strict=True), strict=True)),

@@ -16,10 +16,7 @@ from sqlalchemy.orm import sessionmaker
 from sqlalchemy.orm.exc import StaleDataError
 
 import optilock.alembic  # noqa: F401
-from optilock import OptilockError, watch
-from optilock.tokens import Counter
-from tests.engines import Target
-from tests.not_protected.ways import (
+from checks.not_protected.ways import (
     WAYS,
     Base,
     GuardedPage,
@@ -28,6 +25,9 @@ from tests.not_protected.ways import (
     Page,
     Way,
 )
+from optilock import OptilockError, watch
+from optilock.tokens import Counter
+from tests.engines import Target
 
 __all__ = [
     "COLUMNS",

@@ -1,0 +1,1 @@
+"""docs/reference/guarantees.md: which anomalies are possible, by engine, level and protection."""
