@@ -155,7 +155,8 @@ class FormWithLines(Generic[T]):
 
     def _sent(self, sent: Any) -> Iterator[_Sent]:
         """Yield the lines of a request that are no empty ones."""
-        pattern, found = re.compile(rf"{re.escape(self.prefix)}-([\w-]{{1,64}})-(\w+)", re.A), {}
+        pattern = re.compile(rf"{re.escape(self.prefix)}-([\w-]{{1,64}})-(\w+)", re.A)
+        found: dict[str, dict[str, list[Any]]] = {}
         for name, values in Raw(sent).lists.items():
             if match := pattern.fullmatch(name):
                 found.setdefault(match[1], {})[match[2]] = values
