@@ -263,6 +263,8 @@ class Raw:
         """
         #: Name -> the values that came.
         self.lists: dict[str, list[Any]] = {}
+        #: Names with one value in a mapping: ``dict(form)`` has lost further ones.
+        self._single: set[str] = set()
         every = getattr(sent, "getlist", None) or getattr(sent, "getall", None)
         if hasattr(sent, "model_fields_set"):
             names = {*type(sent).model_fields, *(sent.model_extra or ())}
@@ -272,6 +274,7 @@ class Raw:
             self.lists = {name: [*every(name)] for name in sent.keys()}  # noqa: SIM118
         elif isinstance(sent, Mapping):
             self.lists = {str(name): _items(value) for name, value in sent.items()}
+            self._single = {str(name) for name, value in sent.items() if isinstance(value, str)}
         elif sent is not None and not isinstance(sent, _JSON):  # which JSON may be: no fields
             raise ConfigurationError(
                 "EditForm.save() takes the fields of the request: a multi-dict, a model of"
@@ -302,6 +305,8 @@ class Raw:
         if kind == "multiple":
             if any(isinstance(one, _NO_TEXTS) or hasattr(one, "filename") for one in found):
                 raise ValueError("it has a value that is no text.")
+            if name in self._single and found != [""]:
+                raise ValueError("it came as one text, and it is unknown whether there were more.")
             return [text_of_value(one) for one in found if one not in ("", None)]
         if not found or (kind == "checkbox" and found[-1] is None):
             return "false" if kind == "checkbox" else ABSENT

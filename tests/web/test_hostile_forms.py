@@ -192,6 +192,7 @@ JSON: list[Any] = [
     {"line": 5},
     *({"flag": value} for value in VALUES[:3]),
     *({"tags": value} for value in ({"a": 1}, [{"a": 1}], [["a"]], ["\ud800"], ["\0"])),
+    {"tags": "b"},  # what dict(form) leaves of two
 ]
 
 
