@@ -51,7 +51,7 @@ from optilock.columns.form_texts import (
 )
 from optilock.columns.texts import Digest
 from optilock.columns.values import describe_accepted
-from optilock.errors import BadEntity, ConfigurationError
+from optilock.errors import ConfigurationError
 from optilock.mapped import facts
 from optilock.preconditions.client_values import reason_to_refuse
 from optilock.preconditions.signed_values import Seen
@@ -101,6 +101,8 @@ class Field:
         if self.reader is not None:
             return self.reader[1](text)
         if isinstance(text, list):
+            if any("\0" in one or printable_text(one) != one for one in text):
+                raise ValueError("it has a character that cannot be stored.")
             return [self._read_one(sa.Column(_item_type(self.column)), one, None) for one in text]
         if self.kind == "checkbox" and text not in ("", "false", "off", "0"):
             return True
@@ -120,7 +122,15 @@ class Field:
         return found
 
     def given(self, value: Any) -> Any:
-        """Return a value that came as it is, and not as a text: a moment is one of the zone."""
+        """Return a value that came as it is, and not as a text: a moment is one of the zone.
+
+        Raises:
+            ValueError: with a sentence; JSON has another kind of value than the column.
+        """
+        kind = self.column.type
+        is_text = isinstance(kind, sa.String) and not isinstance(kind, sa.Enum)
+        if is_text or (isinstance(value, bool) and not isinstance(kind, sa.Boolean)):
+            raise ValueError("it is no text." if is_text else "it is no value of this field.")
         if self._has_zone and isinstance(value, datetime) and value.tzinfo is None:
             return value.replace(tzinfo=self.zone).astimezone(UTC)
         return value
@@ -237,6 +247,11 @@ ABSENT, UNKNOWN = _NoValue.ABSENT, _NoValue.UNKNOWN
 form_served: ContextVar[Any] = ContextVar("optilock_form_served", default=None)
 
 
+#: Values that no field of a form has, and those of a body of JSON that is no object.
+_NO_TEXTS = (Mapping, list, tuple, set, bytes)
+_JSON = (list, str, int, float)
+
+
 class Raw:
     """The fields of a request, in the form that the framework has given them."""
 
@@ -248,6 +263,8 @@ class Raw:
         """
         #: Name -> the values that came.
         self.lists: dict[str, list[Any]] = {}
+        #: Names with one value in a mapping: ``dict(form)`` has lost further ones.
+        self._single: set[str] = set()
         every = getattr(sent, "getlist", None) or getattr(sent, "getall", None)
         if hasattr(sent, "model_fields_set"):
             names = {*type(sent).model_fields, *(sent.model_extra or ())}
@@ -257,7 +274,8 @@ class Raw:
             self.lists = {name: [*every(name)] for name in sent.keys()}  # noqa: SIM118
         elif isinstance(sent, Mapping):
             self.lists = {str(name): _items(value) for name, value in sent.items()}
-        else:
+            self._single = {str(name) for name, value in sent.items() if isinstance(value, str)}
+        elif sent is not None and not isinstance(sent, _JSON):  # which JSON may be: no fields
             raise ConfigurationError(
                 "EditForm.save() takes the fields of the request: a multi-dict, a model of"
                 f" pydantic, or a mapping, and not {type(sent).__name__}."
@@ -279,36 +297,37 @@ class Raw:
         """Return what came of a field of this kind: a value, texts, or a lack of it.
 
         Raises:
-            BadEntity: it came several times, or is no text.
+            ValueError: with a sentence; it came several times, or is no text.
         """
         found = self.lists.get(name, [])
         if self._served is not None and found in ([], [None]):  # which the request may show
             found = [*self._served.getlist(name)]
         if kind == "multiple":
-            return [one for one in found if one not in ("", None)]
+            if any(isinstance(one, _NO_TEXTS) or hasattr(one, "filename") for one in found):
+                raise ValueError("it has a value that is no text.")
+            if name in self._single and found != [""]:
+                raise ValueError("it came as one text, and it is unknown whether there were more.")
+            return [text_of_value(one) for one in found if one not in ("", None)]
         if not found or (kind == "checkbox" and found[-1] is None):
             return "false" if kind == "checkbox" else ABSENT
         if len(found) > 1:
             found = found[1:] if found[0] == "" and kind in ("select", "radio") else found
             is_last = is_flag or kind == "checkbox" or all(one == found[0] for one in found)
             if not is_last:
-                raise _refused(name, f"came {len(found)} times with different values")
+                raise ValueError(f"it came {len(found)} times with different values.")
         one = found[-1]
-        if isinstance(one, (Mapping, list, tuple, set, bytes)) or hasattr(one, "filename"):
-            raise _refused(name, "is no text")
+        if isinstance(one, _NO_TEXTS) or hasattr(one, "filename"):
+            raise ValueError("it is no text.")
         return UNKNOWN if one is None else one
+
+    def texts_of(self, name: str, kind: str) -> Text:
+        """Return the texts of a name, to show them again: of most kinds the last one."""
+        found = [one for one in self.lists.get(name, ()) if isinstance(one, str)]
+        return found if kind == "multiple" else "".join(found[-1:])
 
 
 def _items(value: Any) -> list[Any]:
     return [*value] if isinstance(value, (list, tuple, set, frozenset)) else [value]
-
-
-def _refused(name: str, why: str) -> BadEntity:
-    return BadEntity(
-        f"The field {shortened_text(name)} {why}. Nothing was written.",
-        (name,),
-        detail="A field of the form came in a way that no page sends it.",
-    )
 
 
 # -- what its sender did ---------------------------------------------------------------------------
@@ -340,11 +359,7 @@ _UNSEEN: Final = Digest("")
 
 
 def read_returned(fields: Mapping[str, Field], seen: Seen, raw: Raw) -> Returned:
-    """Return what the sender of a form did: the rule of this module.
-
-    Raises:
-        BadEntity: a field came in a way that no page sends it.
-    """
+    """Return what the sender of a form did: the rule of this module."""
     found, unseen = Returned(seen), []
     notes = dict(seen.notes.get(SHOWN, {}))
     for name, value in {} if notes else seen.values.items():
@@ -356,7 +371,7 @@ def read_returned(fields: Mapping[str, Field], seen: Seen, raw: Raw) -> Returned
         elif _read_field(found, fields[name], note, raw):
             unseen.append(name)
     for name in fields.keys() - notes.keys():
-        came = raw.of(name, fields[name].kind, is_flag=_is_flag(fields[name]))
+        came = _came(found, raw, name, fields[name].kind, _is_flag(fields[name]))
         if came and not isinstance(came, _NoValue) and came != "false":
             found.texts[name] = came
             _read_value(found, fields[name], came)
@@ -367,16 +382,22 @@ def read_returned(fields: Mapping[str, Field], seen: Seen, raw: Raw) -> Returned
 
 
 def read_new(fields: Mapping[str, Field], raw: Raw) -> Returned:
-    """Return the values of a row that is not stored yet: an absent field is empty.
-
-    Raises:
-        BadEntity: a field came in a way that no page sends it.
-    """
+    """Return the values of a row that is not stored yet: an absent field is empty."""
     found = Returned(Seen(None, {}))
     for name, made in fields.items():
-        came = raw.of(name, made.kind, is_flag=_is_flag(made))
-        _read_value(found, made, "" if isinstance(came, _NoValue) else came)
+        came = _came(found, raw, name, made.kind, _is_flag(made))
+        if name not in found.errors:
+            _read_value(found, made, "" if isinstance(came, _NoValue) else came)
     return found
+
+
+def _came(found: Returned, raw: Raw, name: str, kind: str, is_flag: bool) -> Any:
+    """Return what came of a field. What no page sends is an error of the field."""
+    try:
+        return raw.of(name, kind, is_flag=is_flag)
+    except ValueError as error:
+        found.errors[name], found.texts[name] = str(error), raw.texts_of(name, kind)
+        return ABSENT
 
 
 def _is_flag(made: Field) -> bool:
@@ -384,7 +405,7 @@ def _is_flag(made: Field) -> bool:
 
 
 def _note_unknown(found: Returned, name: str, note: list[Any], raw: Raw) -> None:
-    came = raw.of(name, note[0], is_flag=True)
+    came = _came(found, raw, name, note[0], True)
     if isinstance(came, _NoValue):
         return
     texts = [*map(str, came)] if isinstance(came, list) else text_of_value(came)
@@ -394,7 +415,7 @@ def _note_unknown(found: Returned, name: str, note: list[Any], raw: Raw) -> None
 
 def _read_field(found: Returned, made: Field, note: list[Any], raw: Raw) -> bool:
     """Read a field that was on the page; return whether its value was changed unseen."""
-    came = raw.of(made.name, note[0], is_flag=_is_flag(made))
+    came = _came(found, raw, made.name, note[0], _is_flag(made))
     if came is ABSENT or (came is UNKNOWN and note[1] == ""):
         return False
     if came is UNKNOWN:

@@ -240,7 +240,7 @@ class EditForm(MergedForm[T]):
                 nothing is stored, and the form comes back with what was typed.
 
         Raises:
-            BadEntity: a field came several times, or is no text (400).
+            BadEntity: the database cannot hold a value of another name than the form's (400).
             ConfigurationError: as of :func:`optilock.preconditions.merge_changes`.
         """
         session = given_session(session, "EditForm.save", "await session.run_sync(form.save, ...)")

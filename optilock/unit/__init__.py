@@ -22,6 +22,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from optilock.coroutines import load_of_asyncio
+from optilock.unit.conditions import require_conditions
 from optilock.unit.durations import Seconds
 from optilock.unit.heat import forget_hot_rows
 from optilock.unit.isolation import Isolation
@@ -57,6 +58,7 @@ __all__ = [
     "attempt_number",
     "forget_hot_rows",
     "repeatable_read",
+    "require_conditions",
     "retry",
     "retrying",
     "serializable",

@@ -22,7 +22,7 @@ write though the condition of the request was not compared (:mod:`optilock.condi
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 from sqlalchemy.orm import PassiveFlag, RelationshipDirection, Session
 from sqlalchemy.orm.attributes import instance_state
@@ -34,11 +34,12 @@ from optilock.unit.parts import Part
 from optilock.watched.aggregates import roots_of_object
 from optilock.watched.rows.touch import ROOTS
 from optilock.watched.session.order import add_step
-from optilock.watched.session.record import record_of
+from optilock.watched.session.record import record_of, session_record
 from optilock.watched.statements.requests import unconditional_error
 
 #: An attribute of a session: each of its rows needs a condition.
 _EVERY = "_optilock_require_conditions"
+S = TypeVar("S", bound=Session)
 _NO_READ = PassiveFlag.PASSIVE_NO_INITIALIZE
 
 
@@ -49,10 +50,26 @@ class ConditionsPart(Part, option="require_conditions"):
         self.every = every
 
     def begin(self, session: Session) -> None:
-        record_of(session).require_conditions = self.every
         if self.every:
-            session.__dict__[_EVERY] = True
-            add_step("conditions", _EVERY, before_flush=_before_flush)
+            require_conditions(session)
+        else:
+            record_of(session).require_conditions = False
+
+
+def require_conditions(session: S) -> S:
+    """Require a condition for each stored row that a session changes, and return the session.
+
+    ``UnitOfWork(sessions, require_conditions=True)`` does it for a unit. This is for sessions that
+    another program uses, such as an admin: an edit without a version is refused then,
+    and overwrites nothing. ``scoped_session(lambda: require_conditions(SessionLocal()))``
+
+    Raises:
+        ConfigurationError: the session is not watched.
+    """
+    session_record(session).require_conditions = True
+    session.__dict__[_EVERY] = True
+    add_step("conditions", _EVERY, before_flush=_before_flush)
+    return session
 
 
 def _before_flush(session: Session, uow: Any, objects: Any) -> None:

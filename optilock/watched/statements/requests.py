@@ -312,7 +312,7 @@ def unconditional_error(what: str) -> OptilockError:
             f" to be written, for which nothing has compared it (require_conditions=True).{then}"
         )
     error = PreconditionRequired(
-        f"The unit of work has require_conditions=True, and {what} was to be written without a"
+        f"The session has require_conditions=True, and {what} was to be written without a"
         f" condition.{then}"
     )
     error.detail = "Send If-Match with the ETag that you have read."

@@ -274,7 +274,7 @@ def test_an_older_server_stores_the_rest_at_the_second_press(sessions: Any) -> N
     with sessions() as session:
         seen = new.of(session.get(Page, 1)).seen
     with UnitOfWork(sessions) as session:
-        again = old.save(session, 1, {"title": "New", "copies": "9", "seen": seen})
+        again = old.save(session, 1, {"title": "New", "copies": ["9"], "seen": seen})
         assert again is not None
         assert again.unknown == {"copies": ["9"]}
     with UnitOfWork(sessions) as session:
