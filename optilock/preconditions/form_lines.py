@@ -109,12 +109,17 @@ class FormWithLines(Generic[T]):
             )
 
     def of(self, session: Session, pk: Any, *, new: int = 1) -> FilledLines:
-        """Return the form of a stored row, with its lines and ``new`` empty ones."""
-        form = self.form.of(session.get_one(self.form.model, pk))
+        """Return the form of a stored row, with its lines and ``new`` empty ones.
+
+        Raises:
+            NotFound: the row is missing.
+        """
         key = identity_given("FormWithLines.of", inspect(self.form.model), pk)
-        return FilledLines(
-            form, [*self._stored(session, key), *(self._empty() for _ in range(new))]
-        )
+        row = session.get(self.form.model, key)
+        if row is None:
+            raise NotFound(self.form.model, key)
+        lines = [*self._stored(session, key), *(self._empty() for _ in range(new))]
+        return FilledLines(self.form.of(row), lines)
 
     def save(
         self,
@@ -177,11 +182,9 @@ class FormWithLines(Generic[T]):
         except NotFound as error:
             raise BadEntity(f"No line can have the key {key!r}. Nothing was written.") from error
         except BadPrecondition as error:
-            return (
-                self._add(session, mapper, parent, key, raw)
-                if error.status == 428
-                else (self._line(key, self._saved(session, parent, key, raw), raw))
-            )
+            if error.status == 428:
+                return self._add(session, mapper, parent, key, raw)
+            return self._line(key, self._saved(session, parent, key, raw), raw)
         done = read_returned(self.line.fields, seen, Raw(raw))
         if "remove" in raw:
             obj = self._owned(session, identity, parent)
