@@ -275,3 +275,13 @@ def test_a_page_distinguishes_what_a_session_covers_and_what_an_etag_covers(
     assert re.search(
         r"two requests .*`etag_of`.*\[`expect` and `apply`\]\(\S*expectations", section
     )
+
+
+def test_each_program_of_checks_has_a_row_in_the_table() -> None:
+    programs = {path.parent.name for path in (ROOT / "checks").glob("*/__main__.py")}
+    for path in (ROOT / "checks").glob("*.py"):
+        if "\nif __name__ ==" in path.read_text(encoding="utf-8"):
+            programs.add(path.stem)
+    table = text_of("docs/contributing/tests.md").partition("| `python -m checks.`")[2]
+    rows = re.findall(r"^\| `(\w+)[^`]*` \| .+ \| \d+ \| (?:CI|by hand) \|$", table, re.M)
+    assert sorted(rows) == sorted(programs)
