@@ -88,9 +88,11 @@ class Reading(RowsOfUnit):
         if cause_of(error) is not Cause.CONNECTION_LOST:
             return False
         ended = database_of_error(error.orig).ended_pause(error)
-        if ended is None:  # asyncpg only knows that the connection is closed
-            return time.monotonic() - self._locked_at >= LONGEST_PAUSE
-        return ended
+        if ended is not None:
+            return ended
+        # The code was lost with the connection. It may have been lost while a lock was waited for.
+        waited = " FOR " in (error.statement or "")
+        return not waited and time.monotonic() - self._locked_at >= LONGEST_PAUSE
 
     # -- one row by its key ------------------------------------------------------------------------
 

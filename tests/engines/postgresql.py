@@ -20,7 +20,13 @@ CAPABILITIES = {
 }
 VARIABLE = "OPTILOCK_TEST_POSTGRESQL_URL"
 _KEPT = Kept()
-_SETTINGS = {"autovacuum": "off", "jit": "off", "synchronous_commit": "off"}
+_SETTINGS = {
+    "autovacuum": "off",
+    "jit": "off",
+    "synchronous_commit": "off",
+    # Or optilock would end units with learned locks that a busy machine stops for a second.
+    "idle_in_transaction_session_timeout": "600s",
+}
 
 
 def look() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from sqlalchemy.exc import DBAPIError
 
-from optilock.dialects.causes import Cause, ErrorCodes, error_chain, is_raised_by
+from optilock.dialects.causes import Cause, ErrorCodes
 from optilock.undocumented.connections import is_raised_while_connecting
 
 #: The function of the server that says "cached plan must not change result type", in whatever
@@ -94,20 +94,8 @@ class PostgreSQLCodes(ErrorCodes):
                 yield from (found, found[:2])
                 return
 
-    def ended_pause(self, error: DBAPIError) -> bool | None:
-        """Return None only for asyncpg, which leaves out the code of a connection that is lost."""
-        ended = super().ended_pause(error)
-        if ended is None and not any(
-            is_raised_by(one, _ASYNCPG) for one in error_chain(error.orig)
-        ):
-            return False
-        return ended
-
     def has_old_plans(self, error: BaseException) -> bool:
         return _ALTERED in self.codes(error)
-
-
-_ASYNCPG = ("asyncpg", "sqlalchemy.dialects.postgresql.asyncpg")
 
 
 # -- failed connects that may succeed later --------------------------------------------------------

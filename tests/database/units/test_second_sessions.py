@@ -265,6 +265,8 @@ async def test_child_tasks_and_threads_are_inside(async_engine, way, retried):
     """Threads of an executor are not, without a copy of the context: the server ends that wait."""
     async with async_engine.begin() as connection:
         await connection.run_sync(Base.metadata.create_all, tables=[Account.__table__])
+    limit_no_pause(async_engine.sync_engine)
+    await async_engine.dispose()
     sessions = async_sessionmaker(async_engine)
     async with sessions.begin() as session:
         session.add(Account(id=1, balance=10))
@@ -302,6 +304,23 @@ async def test_child_tasks_and_threads_are_inside(async_engine, way, retried):
 
 
 # -- sessions that are not seen: without the context, without SQLAlchemy, in another program -------
+
+
+def limit_no_pause(engine):
+    """Let connections be as those of an application that has set no limit of its own."""
+    name, _ = PAUSES["postgresql" if engine.dialect.name == "postgresql" else "mariadb"]
+
+    @event.listens_for(engine, "connect")
+    def connect(connection, record):
+        connection.cursor().execute(f"SET SESSION {name} = 0")
+        connection.commit()
+
+
+#: The setting that ends a pause, and the value that a learned lock gives it.
+PAUSES = {
+    "postgresql": ("idle_in_transaction_session_timeout", "900ms"),
+    "mariadb": ("idle_transaction_timeout", 1),
+}
 
 
 @pytest.fixture
@@ -388,6 +407,7 @@ def test_every_program_that_ends_while_its_row_is_cold_ends_when_it_is_hot(
 ):
     store(Account(id=1, balance=10))
     made = database.engine()
+    limit_no_pause(made)
     commit_tokens.metadata.create_all(made)
 
     @event.listens_for(made, "connect")
@@ -418,16 +438,15 @@ def test_every_program_that_ends_while_its_row_is_cold_ends_when_it_is_hot(
 
 @pytest.mark.engines("postgresql")
 def test_a_server_that_goes_away_is_no_pause(engine, store, stored, retried, monkeypatch):
-    """An attempt of any length loses its connection, and units go on to lock the row."""
+    """It goes away while the lock is waited for, and units go on to lock the row."""
     store(Account(id=1, balance=10))
     monkeypatch.setattr(reading, "LONGEST_PAUSE", 0)
 
     @unit_of_work(sessionmaker(engine))
     def work(session):
-        account = session.get_one(Account, 1)
         if not retried:
             session.connection().connection.driver_connection.pgconn.finish()
-        account.balance += 1
+        session.get_one(Account, 1).balance += 1
 
     heat(engine)
     work()
@@ -437,8 +456,10 @@ def test_a_server_that_goes_away_is_no_pause(engine, store, stored, retried, mon
 
 
 @pytest.mark.engines("postgresql")
-def test_a_pause_ends_the_learned_lock_of_a_pipelined_unit(engine, store, stored, alone, retried):
+def test_a_pause_ends_the_learned_lock_of_a_pipelined_unit(database, store, stored, alone, retried):
     store(Account(id=1, balance=10))
+    engine = database.engine()
+    limit_no_pause(engine)
 
     @unit_of_work(sessionmaker(engine), pipelined=True)
     def work(session):
@@ -448,6 +469,7 @@ def test_a_pause_ends_the_learned_lock_of_a_pipelined_unit(engine, store, stored
 
     heat(engine)
     work()
+    engine.dispose()
     assert [error.orig.sqlstate for error in retried] == ["25P03"]
     assert stored(Account, 1)["balance"] == 11
 
@@ -459,6 +481,7 @@ def test_a_limit_of_the_application_stays(own, database, store):
     name, ours = PAUSES[database.family]
     given = {"1h": "'1h'" if database.family == "postgresql" else "3600"}.get(own)
     made, found = database.engine(), []
+    limit_no_pause(made)
     if given is not None:
 
         @event.listens_for(made, "connect")
@@ -486,13 +509,6 @@ def test_a_limit_of_the_application_stays(own, database, store):
     made.dispose()
     free, kept = ("0", "1h") if database.family == "postgresql" else (0, 3600)
     assert found == ([free, ours] * 2 + [free] if own is None else [kept] * 5)
-
-
-#: The setting that ends a pause, and the value that a learned lock gives it.
-PAUSES = {
-    "postgresql": ("idle_in_transaction_session_timeout", "900ms"),
-    "mariadb": ("idle_transaction_timeout", 1),
-}
 
 
 @pytest.mark.engines("mariadb")
