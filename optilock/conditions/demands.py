@@ -33,7 +33,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
@@ -274,6 +274,16 @@ class Demands:
             return write
         own = rows.get(shape.identity_of(params), given) if rows else given
         return write_of((under, {**params, **own} if own is given else {**params, **given, **own}))
+
+    def with_demands_of_both(self, write: Write, mapper: Mapper[Any]) -> Write:
+        """The UPDATE that SQLAlchemy sends for the DELETE and the INSERT of one key: as both."""
+        shape, params = write
+        more = [self.conditions_for(mapper, shape.table, deleting=one) for one in (True, False)]
+        under = replace(
+            shape.with_conditions(tuple(dict.fromkeys(more[0] + more[1]))), replaces=True
+        )
+        own = self.values_of_row(mapper, shape.identity_of(params))
+        return write_of((under, {**params, **under.null_parameters, **own}))
 
     def _made(self, shape: Shape, mapper: Mapper[Any]) -> _Under:
         under = shape.with_conditions(

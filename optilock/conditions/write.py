@@ -161,6 +161,8 @@ class Shape:
     special: bool = False
     #: The rows were locked and looked at before; only what a session demands may have changed.
     locked: bool = False
+    #: SQLAlchemy sends it for a DELETE and an INSERT of one key: the demands are those of both.
+    replaces: bool = False
 
     #: Columns that are set to an expression for the version's sake alone.
     touches: tuple[Column[Any], ...] = ()

@@ -8,7 +8,7 @@ too: a lease may have ended in the meantime.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,10 +16,11 @@ from sqlalchemy import ClauseElement, Column, Connection, Table
 from sqlalchemy.orm import NO_VALUE, Mapper
 
 from optilock.conditions.condition import first_explanation
+from optilock.conditions.demands import Demands
 from optilock.conditions.write import Shape, Write
 from optilock.dialects.rows import must_match
 from optilock.errors import Computed, ConcurrencyError, OptilockError
-from optilock.mapped import State, facts
+from optilock.mapped import Identity, State, facts
 from optilock.mapping.moves import touch_state, version_from
 from optilock.mapping.original_values import original_of
 from optilock.undocumented.flushes import mark_deleted, states_marked_deleted, unmark_deleted
@@ -217,6 +218,15 @@ def _found_by(shape: Shape, row: Missed) -> Values:
     return shape.found_by(row.attempt.identity, stored.get(facts(shape.mapper).token))
 
 
+def _demanded(demands: Demands, write: Write, rows: Mapping[Identity, Missed]) -> Write:
+    """Return the write under the demands; a new object over a row deletes that, too."""
+    shape = write.shape
+    row = rows[shape.identity_of(write.params)]
+    if row.state.key is None and not shape.deletes:
+        return demands.with_demands_of_both(write, shape.mapper)
+    return demands.with_demands(write, shape.mapper)
+
+
 def _send(connection: Connection, writes: list[Write], rows: list[Missed]) -> int:
     """Write rows under the session's demands; return the number of those that missed.
 
@@ -226,13 +236,13 @@ def _send(connection: Connection, writes: list[Write], rows: list[Missed]) -> in
     shape = writes[0].shape
     session: Any = rows[0].state.session
     demands = session_record(session).demands
+    by_row = {row.attempt.identity: row for row in rows}
     if demands is not None and shape.table is facts(shape.mapper).table:
-        writes = [demands.with_demands(write, shape.mapper) for write in writes]
+        writes = [_demanded(demands, write, by_row) for write in writes]
     lost = send(connection, writes)
     if not lost or not writes[0].shape.demanded:
         return len(lost)
     still = resend(connection, read_missed(demands, connection, shape.mapper, lost))
-    by_row = {row.attempt.identity: row for row in rows}
     for one in still:
         row = by_row[shape.identity_of(one.write.params)]
         why = first_explanation(one.failed, row.entry)

@@ -219,6 +219,12 @@ class Flush:
             self._states = _by_row(self.uow)
         return self._states.get(root, {})
 
+    @cached_property
+    def may_replace(self) -> bool:
+        """Whether a new object may take over the row of a deleted one."""
+        states = {} if self.uow is None else self.uow.states
+        return any(one.key is None for one in states) and any(gone for gone, _ in states.values())
+
     def is_delete(self, state: State) -> bool:
         return self.uow is not None and self.uow.states.get(state, (False, False))[0]
 

@@ -134,6 +134,10 @@ def _send_individually(
 def _demanded(flush: Flush, demands: Demands, write: Write) -> Write:
     """Add what the session demands of the object's own class: a hierarchy shares statements."""
     shape, params = write
+    if flush.may_replace and not shape.deletes and demands.concerns_class(shape.mapper):
+        new = flush.find(shape.mapper, shape.identity_of(params))
+        if new is not None and new.key is None:
+            return demands.with_demands_of_both(write, new.mapper)
     cached = demands.cached_with_demands(write)
     if cached:
         return cached

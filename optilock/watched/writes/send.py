@@ -12,7 +12,7 @@ whose rows are not written yet and are in another version than the objects.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from sqlalchemy import Connection, Dialect, select
@@ -64,8 +64,15 @@ def read_missed(
     """Lock the rows that these writes did not find, and return them with their failures."""
     identities = [write.shape.identity_of(write.params) for write in writes]
     deleting = writes[0].shape.deletes
+    replaced = [key for write, key in zip(writes, identities, strict=True) if write.shape.replaces]
     stored, failed = read_demanded(
-        demands, connection, mapper, identities, deleting=deleting, briefly=briefly
+        demands,
+        connection,
+        mapper,
+        identities,
+        deleting=deleting,
+        replaced=replaced,
+        briefly=briefly,
     )
     found = []
     for write, identity in zip(writes, identities, strict=True):
@@ -83,10 +90,17 @@ def read_demanded(
     names: tuple[str, ...] = (),
     *,
     deleting: bool = False,
+    replaced: Collection[Identity] = (),
     briefly: bool = False,
 ) -> tuple[dict[Identity, Values], dict[Identity, tuple[Condition, ...]]]:
-    """Lock the rows, and return them with the demands of the session that they fail."""
+    """Lock the rows, and return them with the demands of the session that they fail.
+
+    ``replaced`` are those that are deleted as well as updated.
+    """
     conditions = () if demands is None else demands.conditions_for(mapper, deleting=deleting)
+    plain = len(conditions)
+    if demands is not None and replaced:
+        conditions += demands.conditions_for(mapper, deleting=True)
     looks = [one for condition in conditions for one in condition.looks]
     also = {f"optilock {number}": one for number, one in enumerate(looks)}
     found = read_stored(
@@ -104,7 +118,9 @@ def read_demanded(
         return found, {}
     return found, {
         key: failed_conditions(
-            conditions, demands.values_of_row(mapper, key), [row.pop(name) for name in also]
+            conditions if key in replaced else conditions[:plain],
+            demands.values_of_row(mapper, key),
+            [row.pop(name) for name in also],
         )
         for key, row in found.items()
     }

@@ -464,3 +464,55 @@ def test_a_hierarchy_has_one_name() -> None:
 
         class Cat(Animal):
             __lease_policy__ = LeasePolicy(all_rows=Name("cats"))
+
+
+# -- a DELETE and an INSERT of one key are one UPDATE ----------------------------------------------
+
+
+class Guarded(Leasable, Versioned, Base):
+    """Others may edit a leased row, and not delete it."""
+
+    __tablename__ = "rows_guarded"
+    __lease_policy__ = LeasePolicy(guards=("delete",))
+    id: Mapped[int] = key()
+    title: Mapped[str] = mapped_column(default="")
+
+
+REPLACED = {"row": (Guarded, (Guarded, 1)), "all rows": (Kept, ALL), "both": (Both, (Both, 1))}
+
+
+@pytest.mark.parametrize("who", ["others", "others, meanwhile", "holder"])
+@pytest.mark.parametrize("name", REPLACED)
+@pytest.mark.needs("resolves-in-place")
+def test_a_new_object_over_a_leased_row_deletes_it(filled: Engine, name: str, who: str) -> None:
+    """And keeps the lease: the row stays."""
+    cls, of = REPLACED[name]
+    if cls is Guarded:
+        Base.metadata.create_all(filled, tables=[Guarded.__table__])
+        on(filled, lambda session: session.add(Guarded(id=1)))
+    held: list[Lease] = []
+
+    def take() -> None:
+        held.append(on(filled, leases.acquire, of, 30))
+
+    try:
+        if who != "others, meanwhile":
+            take()
+        with watch(sessionmaker(filled), on_conflict=client_wins)() as session:
+            if who == "holder":
+                leases.use(session, held[0])
+            session.delete(session.get_one(cls, 1))
+            session.add(cls(id=1, title="mine"))
+            if who == "others, meanwhile":
+                take()
+                on(filled, lambda other: other.execute(update(cls).values(title="theirs")))
+            if who == "holder":
+                session.commit()
+            else:
+                with pytest.raises(LeaseHeld):
+                    session.flush()
+        on(filled, leases.renew, held[0])
+        with Session(filled) as session:
+            assert (session.get_one(cls, 1).title == "mine") is (who == "holder")
+    finally:
+        Base.metadata.drop_all(filled, tables=[Guarded.__table__])
