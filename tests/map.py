@@ -92,13 +92,13 @@ class Map:
     def __init__(self, sources: Iterable[_File], tests: Iterable[_File]) -> None:
         self.sources = {file.path: file for file in sources}
         self.tests = {file.path: file for file in tests}
-        self._by_module = {_module(path): path for path in self.sources}
-        self._by_name: dict[str, set[str]] = defaultdict(set)
+        self.by_module = {_module(path): path for path in self.sources}
+        self.by_name: dict[str, set[str]] = defaultdict(set)
         for path, file in self.sources.items():
             for name in file.names:
-                self._by_name[name].add(path)
-        self._imported = {path: self._files_imported_by(file) for path, file in self.tests.items()}
-        self._vectors = self._weighed({**self.sources, **self.tests})
+                self.by_name[name].add(path)
+        self.imported = {path: self.files_imported_by(file) for path, file in self.tests.items()}
+        self.vectors = self.weighed({**self.sources, **self.tests})
 
     @property
     def code(self) -> list[str]:
@@ -107,9 +107,9 @@ class Map:
 
     def closeness(self, source: str, test: str) -> float:
         """Return 0 if the test file has nothing to do with the source file, at most 3.1."""
-        mine, other = self._vectors[source], self._vectors[test]
+        mine, other = self.vectors[source], self.vectors[test]
         shared = sum(weight * other.get(word, 0) for word, weight in mine.items())
-        imported = self._imported[test]
+        imported = self.imported[test]
         if source in imported:
             shared += 1 / math.sqrt(len(imported))
         if _rooms(source) & _rooms(test):
@@ -130,25 +130,25 @@ class Map:
             lines.append(f"| {source} | {', '.join(tests)} |")
         return _HEAD + "\n".join(lines) + "\n"
 
-    def _files_imported_by(self, file: _File) -> set[str]:
-        found = (self._defining(module, name) for module, name in file.imports)
+    def files_imported_by(self, file: _File) -> set[str]:
+        found = (self.defining(module, name) for module, name in file.imports)
         return {path for path in found if path is not None}
 
-    def _defining(self, module: str, name: str, depth: int = 5) -> str | None:
+    def defining(self, module: str, name: str, depth: int = 5) -> str | None:
         """The source file that defines ``name``, which ``module`` has or re-exports."""
-        if (path := self._by_module.get(f"{module}.{name}".rstrip("."))) is not None:
+        if (path := self.by_module.get(f"{module}.{name}".rstrip("."))) is not None:
             return path
-        path = self._by_module.get(module)
+        path = self.by_module.get(module)
         if path is None or name in self.sources[path].names:
             return path
         for other, known in self.sources[path].imports:
             if known == name and depth:
-                return self._defining(other, name, depth - 1)
-        named = self._by_name.get(name, set())  # a package that loads its names when it is asked
+                return self.defining(other, name, depth - 1)
+        named = self.by_name.get(name, set())  # a package that loads its names when it is asked
         return next(iter(named)) if len(named) == 1 else path
 
     @staticmethod
-    def _weighed(files: Mapping[str, _File]) -> dict[str, dict[str, float]]:
+    def weighed(files: Mapping[str, _File]) -> dict[str, dict[str, float]]:
         """Each file's words with their weights, of length 1: rare words weigh more."""
         common = Counter(word for file in files.values() for word in file.words)
         weighed = {}
