@@ -34,6 +34,8 @@ WANTED = {
     "blind": (
         "An expired object that is edited without having been read is written with the version that"
         " its author had seen, and stays expired; SQLAlchemy reads the row as it is stored by then."
+        " So is one that was edited before its version and other attributes were expired, or read"
+        " again; it reads those of them that were not read again when they are asked for."
     ),
     "undone": (
         "An object whose INSERT was rolled back has no version in a watched session, and one that"
@@ -137,21 +139,25 @@ class Place:
             one.metadata.drop_all(self.engine)
             one.metadata.create_all(self.engine)
         plain, watched = trace(one, self.plain, steps), trace(two, self.watched, steps)
-        troubles = 0
+        troubles, blind = 0, set[int]()
         for at, (ours, theirs) in enumerate(zip(plain, watched, strict=False)):
             if theirs[1] == "unread" or {ours[1], theirs[1]} <= {"conflict", "unread"}:
                 return None
             troubles += ours[0].do in ("set_bad", "del_")
-            if not _alike(ours, theirs, several=troubles > 1):
+            if ours[0].do in ("expire", "refresh"):
+                blind.add(ours[0].row)
+            if not _alike(ours, theirs, blind, several=troubles > 1):
                 return Difference(steps, at, ours, theirs)
             if ours[1] == "raises" or ours[0].do in ("flush", "commit", "rollback"):
                 troubles = 0
         return None
 
 
-def _alike(ours: list[Any], theirs: list[Any], *, several: bool) -> bool:
+def _alike(ours: list[Any], theirs: list[Any], blind: set[int], *, several: bool) -> bool:
     ours, theirs = (_without_looks(one) for one in (ours, theirs))
-    ours, theirs = _as_locked(ours, theirs)
+    if ours[0].do != "stored":
+        every = {*ours[8], *theirs[8]}
+        ours, theirs = _without_unread(ours, theirs, every if ours[9] else blind & every)
     if ours[1] == theirs[1] == "raises":  # ``together``
         ours, theirs = (_without_fills(one) for one in (ours, theirs))
         if several:  # ``first``
@@ -167,12 +173,12 @@ def _without_looks(told: list[Any]) -> list[Any]:
     return [*told[:4], [*first, *(one for one in told[4] if one[0] != "refresh")], *told[5:]]
 
 
-def _as_locked(ours: list[Any], theirs: list[Any]) -> tuple[list[Any], list[Any]]:
-    """``locked``: without the attributes that are expired in the watched session alone."""
-    if ours[0].do == "stored" or not ours[9]:
-        return ours, theirs
-    told: tuple[dict[Any, Any], dict[Any, Any]] = ({}, {})
-    for number in sorted({*ours[8], *theirs[8]}):
+def _without_unread(
+    ours: list[Any], theirs: list[Any], rows: set[int]
+) -> tuple[list[Any], list[Any]]:
+    """``locked``, ``blind``: of these rows without what is expired in the watched session alone."""
+    told: tuple[dict[Any, Any], dict[Any, Any]] = ({**ours[8]}, {**theirs[8]})
+    for number in sorted(rows):
         held = theirs[8].get(number)
         pair = ours[8].get(number), held
         later = set(held[3]) if isinstance(held, tuple) else set()
