@@ -322,6 +322,10 @@ class Author:
         spans = {name: self._read_in(copy, name, held[name], locking) for name in fresh}
         copy.seen.update(self._one_picture(copy, spans, locking))
         if fresh and "version" in held and copy.kind.check == "version":  # read with these
+            # A column that was deferred, and is set unread, may be as it was when it was seen.
+            known = [oldest for name, (oldest, _) in copy.seen.items() if name not in copy.held]
+            known += [] if copy.memory is None else [copy.memory]
+            copy.memory = min(known, default=None)
             copy.seen = {name: span for name, span in copy.seen.items() if name in copy.held}
         if copy.held.keys() >= set(copy.kind.columns) - {"body"} and fresh:
             self._remember(copy, fresh, base)
