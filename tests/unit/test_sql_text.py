@@ -58,6 +58,7 @@ FOUND = [
     "INSERT OR IGNORE INTO coffers (id) VALUES (1) ON CONFLICT DO UPDATE SET owner = 1",
     "LOAD DATA INFILE 'x' REPLACE INTO TABLE coffers",
     "MERGE INTO coffers USING tags ON 1 = 1 WHEN MATCHED THEN UPDATE SET owner = 1",
+    "MERGE INTO coffers USING tags ON 1 = 1 WHEN MATCHED THEN UPDATE SET version = 2",
     # The version of the new row, and of the answer, neither compares nor moves the stored one.
     "INSERT INTO coffers (id, version) VALUES (1, 1) ON CONFLICT (id) DO UPDATE SET owner = 1",
     "INSERT INTO coffers (id, version) VALUES (1, 1) ON DUPLICATE KEY UPDATE owner = 1",
@@ -92,7 +93,7 @@ PASSING = [
     "INSERT INTO coffers (id, version) VALUES (1, 1) ON CONFLICT (id)"
     " DO UPDATE SET owner = 1, version = coffers.version + 1",
     "INSERT INTO coffers VALUES (1, 1) ON DUPLICATE KEY UPDATE version = version + 1",
-    "MERGE INTO coffers USING tags ON 1 = 1 WHEN MATCHED THEN UPDATE SET version = 2"
+    "MERGE INTO coffers USING tags ON 1 = 1 WHEN MATCHED THEN UPDATE SET version = version + 1"
     " WHEN NOT MATCHED THEN INSERT (id, version) VALUES (1, 1)",
     "MERGE INTO coffers USING tags ON coffers.version = 1 WHEN MATCHED THEN UPDATE SET owner = 1",
     "MERGE INTO coffers USING tags ON 1 = 1 WHEN NOT MATCHED THEN INSERT (id, version)"

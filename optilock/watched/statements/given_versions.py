@@ -71,9 +71,9 @@ def _is_stored(side: Any, version: sa.Column[Any], tables: Collection[Any]) -> b
 
 
 def is_trusted(version: sa.Column[Any]) -> bool:
-    """Return whether the program makes the versions of the table's rows (``Manual``)."""
+    """Return whether only the program knows the next version: ``Manual``, or made from values."""
     mapper = owner_of(version.table)
-    return mapper is not None and facts(mapper).by_application
+    return mapper is not None and (facts(mapper).by_application or facts(mapper).by_values)
 
 
 def is_moved_by(statement: sa.Update, params: Any, given: Any, version: sa.Column[Any]) -> bool:
