@@ -68,7 +68,7 @@ def optilock(shop: Path, *words: str, columns: int = 120) -> Result:
 
 @pytest.mark.full
 def test_a_shell_sees_what_the_commands_print_and_their_exit_code(shop):
-    """FAULTS F: ``python -m optilock`` was no program."""
+    """``python -m optilock`` was no program."""
     command = [sys.executable, "-m", "optilock", "check", "shop", "--url", "sqlite:///shop.db"]
     root = Path(__file__).parents[2]
     given = {"PYTHONPATH": f"{root}:{root / 'apps'}", "PATH": "", "COLUMNS": "120"}
@@ -213,7 +213,7 @@ def test_names_to_type_are_not_cut_off(shop):
 
 @pytest.mark.parametrize("columns", [40, 80, 120])
 def test_f_names_are_not_broken_in_a_narrow_terminal(shop, columns):
-    """FAULTS F: a table of 80 columns broke the names of findings, columns and commands."""
+    """A table of 80 columns broke the names of findings, columns and commands."""
     found = optilock(shop, "check", "shop", "--url", "sqlite:///shop.db", "--json")
     shown = optilock(shop, "check", "shop", "--url", "sqlite:///shop.db", columns=columns).stdout
     for finding in json.loads(found.stdout):

@@ -170,21 +170,21 @@ def test_each_reference_in_a_docstring_leads_somewhere() -> None:
 
 @pytest.mark.parametrize("page", ["README.md", *DOCS])
 def test_f_a_page_installs_from_a_checkout_and_denies_nothing_that_is_there(page: str) -> None:
-    """FAULTS F: no index has optilock; scenarios.md said that it has no HTTP layer."""
+    """No index has optilock; scenarios.md said that it has no HTTP layer."""
     text = text_of(page)
     assert not re.search(r"pip install [\"']?optilock", text)
     assert "no HTTP layer" not in text
 
 
 def test_f_the_readme_names_the_release_that_its_examples_need() -> None:
-    """FAULTS F: the README promised 2.0.20, which has no ``get_one``."""
+    """The README promised 2.0.20, which has no ``get_one``."""
     readme = text_of("README.md")
     assert any(one.startswith("sqlalchemy>=2.0.20") for one in PROJECT["dependencies"])
     assert "get_one" not in readme or "`get_one`, which came with 2.0.22" in readme
 
 
 def test_f_the_page_says_what_require_none_does_behind_a_cache() -> None:
-    """FAULTS F: a POST from a page that a cache has kept overwrites what came since."""
+    """A POST from a page that a cache has kept overwrites what came since."""
     text = " ".join(text_of("docs/how-to/web/frameworks.md").split())
     section = text.partition("## Accept writes without a condition")[2].partition("## ")[0]
     for word in ("require=None", "Behind a caching proxy", "Cache-Control: no-cache"):

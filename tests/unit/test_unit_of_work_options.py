@@ -199,7 +199,7 @@ def test_a_static_method_may_be_a_unit():
 
 @pytest.mark.parametrize("given", ["REPEATABLE READ", "repeatable_read", Isolation.REPEATABLE_READ])
 def test_f_a_level_may_be_named_by_its_text(given):
-    """FAULTS F: only a member of ``Isolation`` was taken."""
+    """Only a member of ``Isolation`` was taken."""
     assert level_of(given) is Isolation.REPEATABLE_READ
     UnitOfWork(SESSIONS, isolation=given)
     unit_of_work(SESSIONS, isolation=given)

@@ -408,7 +408,7 @@ def test_e4_a_client_is_not_shown_the_holder() -> None:
 
 
 def test_f_a_task_queue_that_speaks_json_keeps_the_kind_of_an_error() -> None:
-    """FAULTS F, as the page of sessions has it: of class and text no error can be made again."""
+    """Of class and text no error can be made again."""
     for error, kind in (
         (LeaseHeld("Page 7", "leased"), "lease-held"),
         (StaleDataError(), "conflict"),

@@ -410,7 +410,7 @@ def test_what_the_driver_says_is_logged_without_the_id(desks: Engine, caplog: An
     assert not any(one in told for id in (mine, also) for one in (id.hex, str(id), repr(id)))
 
 
-# -- lost is lost (FAULTS B9) ----------------------------------------------------------------------
+# -- lost is lost ----------------------------------------------------------------------------------
 
 HOLDS: dict[str, Any] = {
     "lease": lambda engine, length: leases.lease(engine, (Desk, 1), length),

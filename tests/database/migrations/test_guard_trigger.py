@@ -245,7 +245,7 @@ def test_up_down_and_up_again_is_the_same_schema(engine, tables, how, kind):
     assert shape(engine, name) == before
     migrate(engine, lambda op: op.create_guard_trigger(name, token, how, ignore=["views"]))
     assert shape(engine, name) == after != before
-    assert len(created["triggers"]) == 1  # create_all has made it (FAULTS B7)
+    assert len(created["triggers"]) == 1  # create_all has made it
 
 
 @pytest.mark.engines("sqlite-wal", "postgresql", "mariadb")

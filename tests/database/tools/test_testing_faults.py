@@ -106,7 +106,7 @@ def test_a_deadlock_ends_as_many_attempts_as_it_is_armed_for(faults, mine, store
 
 
 def test_a_conflict_is_another_transactions_change(faults, mine, stored):
-    """FAULTS F: a conflict inside a service that opens its own sessions could not be provoked."""
+    """A conflict inside a service that opens its own sessions could not be provoked."""
     with (
         faults.conflict(Account, 1, owner="Eve"),
         pytest.raises(ConcurrencyError) as caught,

@@ -114,7 +114,7 @@ def state_of_the_pooled(engine: Engine, driver: Any) -> dict[str, Any]:
     "level", [Isolation.REPEATABLE_READ, Isolation.SERIALIZABLE, "SERIALIZABLE"]
 )
 def test_a_unit_runs_at_the_level_asked_for(sessions, engine, level):
-    """FAULTS F: a level could not be named by its text."""
+    """A level could not be named by its text."""
     with UnitOfWork(sessions, isolation=level) as session:
         connection = session.connection()
         if engine.dialect.name == "sqlite":
