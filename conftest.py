@@ -39,12 +39,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--not-in", type=Path, metavar="FILE", help="leave out the tests whose ids are in the file"
     )
-    group.addoption(
-        "--only", type=Path, metavar="FILE", help="run the test functions that the file names alone"
-    )
-    group.addoption(
-        "--reached", type=Path, metavar="FOLDER", help="write which lines each test runs"
-    )
     group.addoption("--times", action="store_true", help="end with the time of each folder")
     group.addoption(
         "--budget", action="store_true", help="fail if a folder needs more than tests/budget.toml"

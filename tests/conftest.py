@@ -39,7 +39,6 @@ from tests import deployments
 from tests.engines import ASYNC, MODES, NAMES, Target, Targets, running, skip_without
 from tests.support import summary
 from tests.support.oldest import add_get_one
-from tests.support.reached import Reached, function_of
 from tests.support.selection import Execution, cannot_run, chosen, executions, repeats, suits
 from tests.support.summary import LEFT, MISSING
 from tests.support.times import Times
@@ -68,8 +67,6 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(summary)
     if config.option.times or config.option.budget:
         config.pluginmanager.register(Times(budget=config.option.budget))
-    if config.option.reached and (workers == 0 or "PYTEST_XDIST_WORKER" in os.environ):
-        config.pluginmanager.register(Reached(config.option.reached))
     signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
@@ -189,14 +186,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if name := deployments.of(item):
             item.add_marker(name)
-    before, only = _written(config.option.not_in), _written(config.option.only)
-    run = [
-        item
-        for item in items
-        if _is_run(config, item)
-        and item.nodeid not in before
-        and (not only or function_of(item.nodeid) in only)
-    ]
+    before = _written(config.option.not_in)
+    run = [item for item in items if _is_run(config, item) and item.nodeid not in before]
     reasons = {item: why for item in run if (why := cannot_run(_execution(item)))}
     config.stash[MISSING] = dict(Counter(reasons.values()))
     now = {item for item in run if item not in reasons}

@@ -1,10 +1,10 @@
 """Write ``tests/MAP.md``: the test files of each source file, the closest first.
 
-    python -m tests.map                                  write the map again
-    python -m tests.map optilock/watched/rows/seen.py    print the ten closest test files
+    python -m tests.map
 
-Run it after a file was moved or renamed; ``tests/unit/test_map.py`` fails until then. The map is
-computed from the text of both trees, so that it needs no marker in any file:
+Run it after a file was moved or renamed: ``tests/unit/test_map.py`` fails until then.
+:mod:`tests.of` prints and runs those of one file. The map is computed from the text of both
+trees, so that it needs no marker in any file:
 
 * A test file that imports a name from a source file tests that file. Re-exports are followed to
   the file that defines the name.
@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import math
 import re
-import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -42,7 +41,7 @@ _HEAD = """\
 # Which tests protect a source file
 
 `python -m tests.map` writes this page; do not edit it. The closest test file is first.
-`python -m tests.map optilock/mapped.py` prints more of them for one file.
+`python -m tests.of optilock/mapped.py` prints them for one file, and runs them with `--run`.
 
 | source file | test files |
 |---|---|
@@ -200,14 +199,5 @@ def _words(names: Iterable[str]) -> Iterator[str]:
             yield word.lower().removesuffix("s")
 
 
-def main(named: list[str]) -> None:
-    known = read()
-    for source in named:
-        for test in known.closest(source, 10):
-            print(f"{known.closeness(source, test):.2f} {test}")
-    if not named:
-        MAP.write_text(known.page(), encoding="utf-8")
-
-
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    MAP.write_text(read().page(), encoding="utf-8")

@@ -232,25 +232,6 @@ class Residue(IntEnum):
     MORE = 2
 
 
-#: How one statement on rows begins.
-_OF_ROWS = frozenset({"SELECT", "INSERT", "UPDATE", "DELETE", "REPLAC"})
-_COMMENT = r"(?:/\*.*?\*/|--[^\n]*(?:\n|\Z)|#[^\n]*(?:\n|\Z)|\s)*"
-_FIRST_WORDS = re.compile(
-    rf"(?:\A|;){_COMMENT}\(*([A-Za-z]+){_COMMENT}(?:(?:WORK|TRANSACTION)\b{_COMMENT})?(TO\b)?",
-    re.IGNORECASE | re.DOTALL,
-)
-
-
-def first_words(statement: str) -> list[tuple[str, str]]:
-    """Return the first word of each statement in a text, and the TO of ``ROLLBACK TO``.
-
-    Nothing of a text that is one statement on rows. A literal may look like another statement.
-    """
-    if statement[:6].upper() in _OF_ROWS and ";" not in statement:
-        return []
-    return [(word.upper(), to) for word, to in _FIRST_WORDS.findall(statement)]
-
-
 @lru_cache(maxsize=1000)
 def residue_of(query: Any) -> Residue:
     """Return what the statement leaves behind; in doubt ``MORE``."""

@@ -52,11 +52,26 @@ _KEY = "_optilock_transaction"
 _SAVEPOINT = "optilock_whole"
 _FIRST_WORD = re.compile(r"\s*([A-Za-z]{2,12})\b")
 #: How statements begin that end no transaction without an error, and change no savepoint.
-_OF_ROWS = frozenset({"SELECT", "INSERT", "UPDATE", "DELETE"})
+_OF_ROWS = frozenset({"SELECT", "INSERT", "UPDATE", "DELETE", "REPLAC"})
 #: How statements begin that end a transaction, where no driver says so.
 _ENDS = frozenset({"COMMIT", "END", "ABORT", "ROLLBACK"})
+_COMMENT = r"(?:/\*.*?\*/|--[^\n]*(?:\n|\Z)|#[^\n]*(?:\n|\Z)|\s)*"
+_FIRST_WORDS = re.compile(
+    rf"(?:\A|;){_COMMENT}\(*([A-Za-z]+){_COMMENT}(?:(?:WORK|TRANSACTION)\b{_COMMENT})?(TO\b)?",
+    re.IGNORECASE | re.DOTALL,
+)
 #: Statements that change which savepoints there are.
 _OF_SAVEPOINTS = ("SAVEPOINT", "ROLLBACK", "RELEASE")
+
+
+def first_words(statement: str) -> list[tuple[str, str]]:
+    """Return the first word of each statement in a text, and the TO of ``ROLLBACK TO``.
+
+    Nothing of a text that is one statement on rows. A literal may look like another statement.
+    """
+    if statement[:6].upper() in _OF_ROWS and ";" not in statement:
+        return []
+    return [(word.upper(), to) for word, to in _FIRST_WORDS.findall(statement)]
 
 
 class WatchedTransaction:
@@ -134,8 +149,9 @@ class WatchedTransaction:
             word = _FIRST_WORD.match(statement)
             self._end(_BY_STATEMENT.format("a statement" if word is None else word[1].upper()))
         elif not self.is_known:
-            if (word := _FIRST_WORD.match(statement)) and word[1].upper() in _ENDS:
-                self._end(_BY_STATEMENT.format(word[1].upper()))
+            for number, (ends, to) in enumerate(first_words(statement)):
+                if ends in _ENDS and not to and not (ends == "END" and number):  # of a block
+                    self._end(_BY_STATEMENT.format(ends))
             self.begun = True
         elif is_open:
             self.begun = True

@@ -162,9 +162,10 @@ def in_later_savepoint(session: Session) -> None:
         in_savepoint,
         in_later_savepoint,
         lambda session: session.execute(text("COMMIT")),
+        lambda session: session.execute(text("-- by hand\nCOMMIT")),
         lambda session: session.execute(text("ROLLBACK")),
     ],
-    ids=["error", "error in a savepoint", "then a savepoint", "COMMIT", "ROLLBACK"],
+    ids=["error", "error in a savepoint", "then a savepoint", "COMMIT", "noted", "ROLLBACK"],
 )
 @pytest.mark.parametrize("runs", [UnitOfWork, lambda engine: watch(sessionmaker(engine)).begin()])
 def test_half_of_a_transaction_is_never_committed_after_an_error(
@@ -193,6 +194,17 @@ def test_a_savepoint_that_is_rolled_back_after_the_error_leaves_no_doubt(
         assert "UNIQUE" in str(raised.value.__cause__)
     with Session(granite) as session:
         assert len(session.scalars(select(Page)).all()) == (3 if is_inside else 1)
+
+
+def test_a_savepoint_of_the_programs_own_ends_no_transaction(granite: Engine) -> None:
+    with UnitOfWork(granite) as session:
+        session.add(Page(id=2, title="First half"))
+        session.flush()
+        for sql in ("SAVEPOINT mine", "ROLLBACK TO SAVEPOINT mine", "RELEASE SAVEPOINT mine"):
+            session.execute(text(sql))
+        session.add(Page(id=3, title="Second half"))
+    with Session(granite) as session:
+        assert len(session.scalars(select(Page)).all()) == 3
 
 
 @pytest.mark.parametrize("level", [Isolation.REPEATABLE_READ, Isolation.SERIALIZABLE])

@@ -55,7 +55,8 @@ from optilock.dialects.queue_sql import Messages, Place
 from optilock.dialects.quoting import ALL_OF_MARIADB, ALL_OF_MARIADB_ANSI, Quoting
 from optilock.dialects.registry import register
 from optilock.dialects.scope_rows import ScopeRows
-from optilock.dialects.switch import first_words, open_switch
+from optilock.dialects.switch import open_switch
+from optilock.dialects.transaction_ends import first_words
 from optilock.dialects.waits import KEEP_SNAPSHOT, Reach, level_of
 from optilock.errors import ConfigurationError
 from optilock.mapped import Identity
