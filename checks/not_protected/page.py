@@ -67,6 +67,8 @@ _TAIL = """\
   `ON UPDATE CASCADE`). So a strict session refuses the DELETE, or the new key, of the parent row.
   It cannot see another program's DELETE of that row. `optilock check` finds such foreign keys
   (`silent-cascade`).
+* A write inside a CTE (PostgreSQL) is checked in strict sessions only. Elsewhere there is no
+  warning, and a version that it gives is stored as it is.
 * Row-level security of PostgreSQL may hide a row, which then looks deleted. Where it is active for
   the table, a conflict has `maybe_hidden`, and `store_wins` and `OnDelete.IGNORE_GONE` do not
   settle it. A mapped view does not show it.
