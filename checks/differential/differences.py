@@ -146,6 +146,8 @@ class Place:
             troubles += ours[0].do in ("set_bad", "del_")
             if ours[0].do in ("expire", "refresh"):
                 blind.add(ours[0].row)
+            if ours[0].do == "expire_all":
+                blind.update(ours[8])
             if not _alike(ours, theirs, blind, several=troubles > 1):
                 return Difference(steps, at, ours, theirs)
             if ours[1] == "raises" or ours[0].do in ("flush", "commit", "rollback"):

@@ -89,6 +89,11 @@ def opened(browser: Any, program: Any) -> Iterator[Opened]:
         context.close()
 
 
+def is_told(page: Page, words: str) -> None:
+    """Wait for an alert with these words; a script may put them in after the answer."""
+    page.get_by_role("alert").get_by_text(words).first.wait_for()
+
+
 class Form:
     """One of the forms, in the windows of both."""
 
@@ -172,7 +177,7 @@ def test_all_edits_of_two_people_are_stored_after_two_presses(
     if settled == 2:
         assert not form.save(bob, "Bob's")
         form.is_stored("Ada's", 1)
-        assert "oth of you have changed" in bob.get_by_role("alert").inner_text()
+        is_told(bob, "oth of you have changed")
         if form.field == "notes":
             settled = 3  # a text without the marks
             form.fill(bob, 3)
@@ -227,7 +232,7 @@ def test_a_page_from_before_a_release_loses_nothing_in_either_direction(
         form.fill(ada, next(at for at in (0, 1) if form.values[at] != before))
         program.FORMS[name] = old
         assert not form.save(ada, f"{name} 2")
-        assert "your page is newer than this server" in ada.get_by_role("alert").inner_text()
+        is_told(ada, "your page is newer than this server")
         assert form.stored() == (f"{name} 1", before)
         assert form.save(ada)
         program.FORMS[name] = new[name]
@@ -240,7 +245,7 @@ def test_an_ended_login_keeps_what_was_typed(program: Any, opened: Opened) -> No
     form.fill(ada, 0)
     ada.context.clear_cookies()
     assert not form.save(ada, "Later")
-    assert "your login has ended" in ada.get_by_role("alert").inner_text()
+    is_told(ada, "your login has ended")
     assert form.save(ada)
     form.is_stored("Later", 0)
 
@@ -251,7 +256,7 @@ def test_a_delete_of_htmx_shows_its_412(program: Any, opened: Opened) -> None:
     assert form.save(ada, "Kept")
     with bob.expect_response(lambda answer: answer.status == 412):
         bob.get_by_role("button", name="Delete").click()
-    bob.get_by_role("alert").get_by_text("Nothing is deleted").wait_for()
+    is_told(bob, "Nothing is deleted")
     assert form.stored()[0] == "Kept"
 
 

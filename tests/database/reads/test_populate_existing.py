@@ -132,6 +132,21 @@ def test_whatever_way_it_is_asked(moved, stored, read):
     assert stored(Page, 1)["body"] == "theirs+mine"
 
 
+def test_a_row_that_the_session_has_stored_is_read_in_part_and_whole(moved, stored):
+    """No query has loaded the object: SQLAlchemy knows no path to it."""
+    session, book, _, _ = moved()
+    page = Page(id=7, book=book, title="mine", body="mine")
+    session.add(page)
+    session.flush()
+    session.expire(page, ["book_id"])
+    session.scalars(select(Page).options(load_only(Page.title))).all()
+    again(session, select(Page))
+    page.title += "+again"
+    session.commit()
+    assert stored(Page, 7)["title"] == "mine+again"
+    assert stored(Page, 7)["body"] == "mine"
+
+
 def test_a_refresh_of_some_attributes_leaves_the_version(moved, refused):
     session, _, page, _ = moved()
     session.refresh(page, ["title"])
