@@ -64,7 +64,7 @@ with extra("litestar"):
     from litestar.config.app import AppConfig
     from litestar.datastructures import ResponseHeader
     from litestar.di import NamedDependency, Provide
-    from litestar.exceptions import InternalServerException
+    from litestar.exceptions import ClientException, InternalServerException
     from litestar.exceptions.responses import create_debug_response, create_exception_response
     from litestar.openapi.datastructures import ResponseSpec
     from litestar.params import HeaderParameter, SkipValidation
@@ -115,6 +115,7 @@ class OptilockPlugin(InitPluginProtocol):
             **dict.fromkeys(
                 (*ERRORS, *OF_VALUES, *unwrapped_errors(), ExceptionGroup), self._answer
             ),
+            UnicodeDecodeError: self._answer_text,
             **(app_config.exception_handlers or {}),
         }
         app_config.middleware = [_serving, *(app_config.middleware or ())]
@@ -132,6 +133,12 @@ class OptilockPlugin(InitPluginProtocol):
         headers = dict(problem.headers)
         return Response(content, status_code=problem.status, headers=headers, media_type=MEDIA_TYPE)
 
+    def _answer_text(self, request: Request[Any, Any, Any], error: Exception) -> Response[Any]:
+        """Refuse a form whose bytes are no text: Litestar's parser says nothing of whose fault."""
+        if _is_of_litestar(error):
+            return create_exception_response(request, ClientException("The form is not UTF-8."))
+        return self._other_handler(request, error)(request, error)
+
     def _other_handler(
         self, request: Request[Any, Any, Any], error: Exception
     ) -> Callable[[Request[Any, Any, Any], Any], Response[Any]]:
@@ -139,7 +146,8 @@ class OptilockPlugin(InitPluginProtocol):
         handlers = request.route_handler.resolve_exception_handlers()
         kinds: tuple[Any, ...] = (*type(error).__mro__, 500)
         found = (handlers[kind] for kind in kinds if kind in handlers)
-        return next((one for one in found if one != self._answer), _of_litestar)
+        ours = (self._answer, self._answer_text)
+        return next((one for one in found if one not in ours), _of_litestar)
 
 
 def _serving(app: ASGIApp) -> ASGIApp:
@@ -157,6 +165,14 @@ def _one_of(error: Exception) -> Exception:
     while isinstance(error, ExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]
     return error
+
+
+def _is_of_litestar(error: Exception) -> bool:
+    """Was the error raised while Litestar read the request, and by none of its callers?"""
+    at = error.__traceback__
+    while at is not None and at.tb_next is not None:
+        at = at.tb_next
+    return at is not None and at.tb_frame.f_globals.get("__name__", "").startswith("litestar.")
 
 
 def _of_litestar(request: Request[Any, Any, Any], error: Exception) -> Response[Any]:

@@ -65,6 +65,23 @@ def test_what_the_application_asks_before_a_request_is_still_asked() -> None:
         assert ask(port, "PUT", "/pages", [], {}).status == 428
 
 
+def test_bytes_that_are_no_text_are_the_clients_fault_only_in_the_request() -> None:
+    @get("/own", sync_to_thread=False)
+    def own() -> str:
+        return b"\xff".decode()
+
+    @put("/form")
+    async def form(request: Request[Any, Any, Any]) -> None:
+        await request.form()
+
+    body = b'--b\r\nContent-Disposition: form-data; name="title"\r\n\r\n\xff\r\n--b--\r\n'
+    kind = ("Content-Type", "multipart/form-data; boundary=b")
+    lines = [kind, ("Content-Length", str(len(body)))]
+    with asgi(Litestar([own, form], plugins=[OptilockPlugin()])) as port:
+        assert ask(port, "GET", "/own", [], None).status == 500
+        assert ask(port, "PUT", "/form", lines, raw=body).status == 400
+
+
 def test_a_handler_may_have_rules_of_its_own(engine: Engine) -> None:
     sessions = sessionmaker(engine)
     free = conditions(etags=ETags(tenant="acme"), policy=Policy(require=None))
