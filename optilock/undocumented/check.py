@@ -40,7 +40,7 @@ NEEDED: Mapping[str, str] = {
     "sqlalchemy.orm.attributes:AttributeImpl|_AttributeImpl": "impl.sethasparent",
     "sqlalchemy.orm:Mapper": (
         "mapper._add_with_polymorphic_subclass mapper.exclude_properties"
-        " mapper._pk_attr_keys_by_table"
+        " mapper._pk_attr_keys_by_table mapper._memoized_keys mapper._path_registry"
     ),
     "sqlalchemy.orm.strategies:DeferredColumnLoader|_DeferredColumnLoader": (
         "setup_query._should_undefer_in_wildcard"

@@ -81,9 +81,14 @@ def leave_out(mapper: Mapper[Any], columns: Collection[Column[Any]]) -> None:
 
 
 def keep_with_mapping(mapper: Mapper[Any], key: str, value: T) -> T:
-    """Keep a value computed from a mapping in its mapper, until the mapping is changed."""
-    mapper.__dict__[key] = value
-    mapper._memoized_keys |= {key}
+    """Keep a value computed from a mapping in its mapper, until the mapping is changed.
+
+    Classes are mapped while modules are imported. A release whose mappers forget in another way
+    keeps nothing there, and the first ``watch()`` refuses it (:mod:`optilock.undocumented.check`).
+    """
+    if hasattr(mapper, "_memoized_keys"):
+        mapper.__dict__[key] = value
+        mapper._memoized_keys |= {key}
     return value
 
 

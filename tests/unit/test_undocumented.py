@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
+from typing import Any
 
 import pytest
 from sqlalchemy import (
@@ -800,3 +801,15 @@ def imports_of(tree: ast.AST) -> Iterator[ast.ImportFrom]:
         if isinstance(node, ast.ImportFrom):
             yield node
         yield from imports_of(node)
+
+
+def test_a_release_whose_mappers_forget_in_another_way_still_maps_classes() -> None:
+    """A module that cannot be imported would hide the sentence of the first ``watch()``."""
+
+    class OtherMapper:
+        pass
+
+    mapper: Any = OtherMapper()
+    assert mappers.keep_with_mapping(mapper, "a key", "a value") == "a value"
+    assert vars(mapper) == {}
+    assert "mapper._memoized_keys" in check.NEEDED["sqlalchemy.orm:Mapper"].split()
