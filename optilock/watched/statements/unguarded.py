@@ -37,6 +37,7 @@ from typing import Any, Literal
 from weakref import WeakKeyDictionary
 
 from sqlalchemy import (
+    CTE,
     BinaryExpression,
     BindParameter,
     Column,
@@ -52,7 +53,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.engine import Compiled
 from sqlalchemy.orm import FromStatement, Mapper
-from sqlalchemy.sql import operators
+from sqlalchemy.sql import operators, visitors
 
 from optilock.conditions.write import is_checked
 from optilock.errors import (
@@ -135,17 +136,21 @@ def guard_statements(engine: Any, mode: Mode = "warn") -> None:
 def changes_executed(context: Any) -> Iterator[tuple[Any, bool]]:
     """Yield the Core changes that are executed, each with whether it is in a CTE.
 
-    ``(None, False)`` stands for a SQL text.
+    ``(None, False)`` stands for a SQL text. SQLAlchemy compiles statements of one form once: the
+    ``compiled.statement`` is the first of them, with other values and options than this one.
     """
     compiled = getattr(context, "compiled", None)
-    statement = None if compiled is None else compiled.statement
+    statement = getattr(context, "invoked_statement", None)
+    if statement is None:
+        statement = getattr(compiled, "statement", None)
     if isinstance(statement, FromStatement):
         statement = statement.element
     elif isinstance(statement, StatementLambdaElement):
         statement = resolve_lambda(statement)
-    for cte in getattr(compiled, "ctes", None) or ():
-        if isinstance(cte.element, _CHANGES):
-            yield cte.element, True
+    if getattr(compiled, "ctes", None):
+        for part in visitors.iterate(statement):
+            if isinstance(part, CTE) and isinstance(part.element, _CHANGES):
+                yield part.element, True
     if isinstance(statement, _CHANGES):
         yield statement, False
     elif statement is None or statement.__visit_name__ in ("textclause", "text", "ddl"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import warnings
 
 import pytest
@@ -130,6 +131,28 @@ def test_a_strict_session_and_a_guarded_engine_refuse_them_all(store, engine, st
     for send in UPDATES.values():
         with Session(engine) as session, pytest.raises(UnguardedStatement):
             send(session)
+
+
+@pytest.mark.parametrize("on", EACH)
+def test_an_equal_form_that_was_compiled_before_does_not_speak_for_another(store, engine, on):
+    """SQLAlchemy compiles a form once, and keeps the first statement with its values."""
+    store(Account(id=1))
+    guard_statements(engine, "forbid")
+    mine = update(TABLE).where(TABLE.c.id == 1)
+    moved = mine.values(owner="x", version=TABLE.c.version + 1)
+    left = mine.values(owner="y", version=TABLE.c.version + 0)
+    for of_session in (True, False):
+        for statement, refused in ((moved, False), (left, True), (moved, False), (left, True)):
+            with Session(engine) as session:
+                send = session if of_session else session.connection()
+                with pytest.raises(UnguardedStatement) if refused else contextlib.nullcontext():
+                    send.execute(statement)
+    if on == "postgresql":
+        for change, refused in ((moved, False), (left, True)):
+            inner = change.returning(TABLE.c.id).cte()
+            told = pytest.raises(UnguardedStatement) if refused else contextlib.nullcontext()
+            with Session(engine) as session, told:
+                session.execute(select(inner.c.id))
 
 
 def test_a_statement_that_compares_the_version_may_give_the_next_one(store, engine, stored):
