@@ -39,6 +39,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--not-in", type=Path, metavar="FILE", help="leave out the tests whose ids are in the file"
     )
+    group.addoption(
+        "--functions", type=Path, metavar="FILE", help="only the test functions that the file names"
+    )
+    group.addoption(
+        "--reached", type=Path, metavar="FOLDER", help="write which lines each test runs (3.12)"
+    )
+    group.addoption(
+        "--part",
+        metavar="K/N",
+        help="the Kth of N parts of the test functions",
+    )
     group.addoption("--times", action="store_true", help="end with the time of each folder")
     group.addoption(
         "--budget", action="store_true", help="fail if a folder needs more than tests/budget.toml"

@@ -31,10 +31,12 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
+from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from sqlalchemy import Engine, create_engine, func, insert, select
 from sqlalchemy.exc import DBAPIError, PendingRollbackError
@@ -49,6 +51,8 @@ from optilock.tokens.sql_functions import ServerTime
 from optilock.watched.session.connections import separate_connection
 from tests.engines import Targets
 from tests.engines.target import Target
+
+T = TypeVar("T")
 
 ROOT = Path(__file__).parents[1]
 LENGTH = 0.3
@@ -127,11 +131,24 @@ def holder(engine: Engine) -> None:
             except LeaseLost:
                 told["lost"] = True
         else:
-            with sessions.begin() as session:
-                lease = leases.acquire(session, ROW, LENGTH)
+            lease = when_free(lambda: acquire(sessions))
             print("ready", flush=True)
             write_under(sessions, lease, told)
         print(json.dumps(told), flush=True)
+
+
+def acquire(sessions: Any) -> leases.Lease:
+    with sessions.begin() as session:
+        return leases.acquire(session, ROW, LENGTH)
+
+
+def when_free(take: Callable[[], T]) -> T:
+    """Wait for the end of a lease whose last renewal was stored, and taken for lost."""
+    while True:
+        try:
+            return take()
+        except LeaseHeld:
+            time.sleep(LENGTH / 10)
 
 
 def write_under(sessions: Any, lease: leases.Lease, told: dict[str, Any]) -> None:
@@ -148,7 +165,9 @@ def write_under(sessions: Any, lease: leases.Lease, told: dict[str, Any]) -> Non
 
 def write_in_block(engine: Engine, sessions: Any, told: dict[str, Any]) -> None:
     heard = threading.Event()
-    with leases.lease(engine, ROW, LENGTH, on_lost=lambda error: heard.set()) as held:
+    with ExitStack() as stack:
+        lease = partial(leases.lease, engine, ROW, LENGTH, on_lost=lambda error: heard.set())
+        held = when_free(lambda: stack.enter_context(lease()))
         print("ready", flush=True)
         until = time.monotonic() + 3 * LENGTH
         more, used = 3, sessions()

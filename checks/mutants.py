@@ -30,7 +30,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.of import tests_of
+from tests.of import arguments, tests_of
 
 __all__ = ["Mutant", "mutants_of", "sample"]
 
@@ -214,7 +214,9 @@ def main() -> int:
                 print(f"{number:3} {text}")
                 continue
             began = time.monotonic()
-            tests = ["tests"] if options.bare else ["-n0", *tests_of([mutant.source])]
+            tests = ["tests"]
+            if not options.bare:
+                tests = ["-n0", *arguments(tests_of([mutant.source]), Path(folder))]
             killed = noticed(copy, mutant, tests)
             if not killed:
                 survivors.append(mutant)

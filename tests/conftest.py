@@ -9,6 +9,7 @@ the mode changes nothing that the test is about, ``modes(full=True)`` keeps them
 ``engine``        a sync engine on it, disposed afterwards
 ``async_engine``  an async engine (aiosqlite, psycopg, asyncpg, asyncmy)
 ``collect``       collects the test's own garbage
+``tries``         chooses how often chance is tried
 ``store``, ``account``, ``watched``, ``other``, ``gone``, ``stored``, ``refused``: see
                   :mod:`tests.support.two_writers`
 
@@ -39,7 +40,16 @@ from tests import deployments
 from tests.engines import ASYNC, MODES, NAMES, Target, Targets, running, skip_without
 from tests.support import summary
 from tests.support.oldest import add_get_one
-from tests.support.selection import Execution, cannot_run, chosen, executions, repeats, suits
+from tests.support.reached import Reached, function_of
+from tests.support.selection import (
+    Execution,
+    cannot_run,
+    chosen,
+    executions,
+    in_part,
+    repeats,
+    suits,
+)
 from tests.support.summary import LEFT, MISSING
 from tests.support.times import Times
 from tests.support.two_writers import account as account
@@ -67,6 +77,8 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(summary)
     if config.option.times or config.option.budget:
         config.pluginmanager.register(Times(budget=config.option.budget))
+    if config.option.reached and (workers == 0 or "PYTEST_XDIST_WORKER" in os.environ):
+        config.pluginmanager.register(Reached(config.option.reached))
     signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
@@ -100,6 +112,13 @@ def pytest_make_collect_report(
 
 def _reads_backwards() -> bool:
     return int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % 2 == 1
+
+
+@pytest.fixture
+def tries(pytestconfig: pytest.Config) -> Callable[[int, int, int], int]:
+    """Chooses how often chance is tried: by default, with ``--full``, with ``--product``."""
+    product, full = pytestconfig.option.product, pytestconfig.option.full
+    return lambda *amounts: amounts[2 if product else int(full)]
 
 
 @pytest.fixture
@@ -186,8 +205,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if name := deployments.of(item):
             item.add_marker(name)
-    before = _written(config.option.not_in)
+    before, only = _written(config.option.not_in), _written(config.option.functions)
     run = [item for item in items if _is_run(config, item) and item.nodeid not in before]
+    run = [item for item in run if not only or function_of(item.nodeid) in only]
+    run = [item for item in run if in_part(function_of(item.nodeid), config.option.part)]
     reasons = {item: why for item in run if (why := cannot_run(_execution(item)))}
     config.stash[MISSING] = dict(Counter(reasons.values()))
     now = {item for item in run if item not in reasons}

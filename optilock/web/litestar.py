@@ -134,7 +134,7 @@ class OptilockPlugin(InitPluginProtocol):
         return Response(content, status_code=problem.status, headers=headers, media_type=MEDIA_TYPE)
 
     def _answer_text(self, request: Request[Any, Any, Any], error: Exception) -> Response[Any]:
-        """Refuse a form whose bytes are no text: Litestar's parser says nothing of whose fault."""
+        """Refuse a form whose bytes are no text: Litestar's parser raises a plain error."""
         if _is_of_litestar(error):
             return create_exception_response(request, ClientException("The form is not UTF-8."))
         return self._other_handler(request, error)(request, error)
@@ -168,7 +168,7 @@ def _one_of(error: Exception) -> Exception:
 
 
 def _is_of_litestar(error: Exception) -> bool:
-    """Was the error raised while Litestar read the request, and by none of its callers?"""
+    """Return whether Litestar's own code raised the error, and no function that it called."""
     at = error.__traceback__
     while at is not None and at.tb_next is not None:
         at = at.tb_next

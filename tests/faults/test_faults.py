@@ -22,19 +22,19 @@ QUICK = [
 
 @pytest.mark.engines("sqlite-wal", "postgresql")
 @pytest.mark.parametrize("part", range(2))
-def test_nothing_is_half_written_or_stored_twice_whichever_call_fails(database, part, pytestconfig):
+def test_nothing_is_half_written_or_stored_twice_whichever_call_fails(database, part, tries):
     """G1 to G6: and what is raised is the first error."""
     engines = DRIVERS[database.name]
     direct = create_engine(database.url)
     World(None, direct).prepare()
     direct.dispose()
     calls = cache(lambda engine, name: calls_of(engine, name, database.url))
-    names = list(WORKS) if pytestconfig.option.full else QUICK[part]
+    names = list(WORKS) if tries(0, 1, 1) else QUICK[part]
     trials = chosen(
         engines,
         names,
         sorted({kind for kind, _ in KINDS}),
-        200 if pytestconfig.option.full else 8,
+        tries(8, 60, 200),
         part,
         calls,
     )

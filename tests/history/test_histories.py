@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +21,15 @@ from checks.history.shrink import finding, shrink
 from tests.engines import Target
 
 ROOT = Path(__file__).parents[2]
-#: How many, and with ``--full``; more of them with ``python -m checks.history --seeds 2000 …``.
-SEEDS = {"sqlite-wal": (150, 800), "postgresql": (60, 250), "mariadb": (60, 400)}
-IN_A_PROCESS_OF_ITS_OWN = (60, 300)
+#: How many, with ``--full``, and with ``--product``. ``python -m checks.history`` runs more.
+SEEDS = {
+    "sqlite-wal": (150, 400, 3_000),
+    "postgresql": (60, 120, 3_000),
+    "mariadb": (60, 200, 3_000),
+}
+IN_A_PROCESS_OF_ITS_OWN = (60, 150, 1_000)
 A, B = 0, 1
+Tries = Callable[[int, int, int], int]
 
 
 @pytest.fixture
@@ -42,19 +47,19 @@ def told(place: Place, seeds: range) -> str:
 
 
 @pytest.mark.timeout(900)
-def test_no_history_breaks_a_promise(place: Place, pytestconfig: pytest.Config) -> None:
-    found = told(place, range(SEEDS[place.target.name][pytestconfig.option.full]))
+def test_no_history_breaks_a_promise(place: Place, tries: Tries) -> None:
+    found = told(place, range(tries(*SEEDS[place.target.name])))
     assert not found, found
 
 
 @pytest.mark.timeout(300)
 @pytest.mark.full
 def test_nor_does_one_of_sessions_that_were_watched_before_mappers_were_configured(
-    pytestconfig: pytest.Config,
+    tries: Tries,
 ) -> None:
     """That order is settled once in a process: so this is one of its own."""
     aggregates = [name for name in MAPPINGS if name.startswith("orders")]
-    seeds = str(IN_A_PROCESS_OF_ITS_OWN[pytestconfig.option.full])
+    seeds = str(tries(*IN_A_PROCESS_OF_ITS_OWN))
     options = ["--seeds", seeds, "--shrink", "--show", "1", "--mappings", *aggregates]
     done = subprocess.run(
         [sys.executable, "-m", "checks.history", *options],

@@ -20,7 +20,8 @@ such a test asks for ``--full`` itself. What is named by its id
 tries again depends on the options alone.
 
 ``--write-ids=FILE`` notes what was run, and ``--not-in=FILE`` leaves it out: so that a second run
-in the same environment only adds to the first one.
+in the same environment only adds to the first one. ``--part=1/2`` runs every second test function,
+and ``--functions=FILE`` those that the file names.
 """
 
 from __future__ import annotations
@@ -37,7 +38,16 @@ import pytest
 from tests import deployments
 from tests.engines import ASYNC, CAPABILITIES, missing
 
-__all__ = ["Execution", "cannot_run", "chosen", "covering", "executions", "repeats", "suits"]
+__all__ = [
+    "Execution",
+    "cannot_run",
+    "chosen",
+    "covering",
+    "executions",
+    "in_part",
+    "repeats",
+    "suits",
+]
 
 Row = Sequence[Hashable]
 #: The number of a parameter, and a value of it.
@@ -143,6 +153,12 @@ def _each_value_once(test: list[Execution]) -> list[Execution]:
         numbers = numbers[turn % 10 :: 10] or numbers[:1]
     ways = [groups[number] for number in numbers]
     return [engines[(turn + place) % len(engines)] for place, engines in enumerate(ways)]
+
+
+def in_part(function: str, part: str | None) -> bool:
+    """Return whether the test function is in this part of all, such as ``2/3``, by its name."""
+    number, _, count = (part or "1/1").partition("/")
+    return zlib.crc32(function.encode()) % int(count) == int(number) - 1
 
 
 def repeats(one: Execution) -> bool:

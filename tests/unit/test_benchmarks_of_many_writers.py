@@ -1,7 +1,7 @@
 """The benchmarks of many writers, and the libraries that are compared in them.
 
 What runs by default is tiny, on SQLite, and says nothing about speed. With ``--full`` each
-benchmark runs once as ``--quick`` does, on every database that it has.
+benchmark runs once as ``--quick`` does, on one of its databases.
 """
 
 from __future__ import annotations
@@ -292,14 +292,13 @@ def test_a_benchmark_runs_to_its_table(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.full
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize(
-    ("name", "database"),
-    [(name, database) for name in (*_NAMES, "network") for database in _databases(name)],
-)
-def test_a_quick_run_loses_nothing_on_any_database(
-    name: str, database: str, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(("turn", "name"), [*enumerate((*_NAMES, "network"))])
+def test_a_quick_run_loses_nothing(
+    turn: int, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    main([name, "--quick", "--database", database])
+    """On one of its databases; ``python -m benchmarks --quick`` has all of them."""
+    databases = [*_databases(name)]
+    main([name, "--quick", "--database", databases[turn % len(databases)]])
     rows = [row for row in capsys.readouterr().out.splitlines() if row.startswith("| ")]
     assert not [row for row in rows if "| optilock" in row and row.endswith("| no |")]
     assert not [row for row in rows if ": lost" in row and row.endswith("| no |")]

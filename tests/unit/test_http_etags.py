@@ -266,9 +266,9 @@ TEXTS = st.text("0123456789abcdef-+:.TZ%", max_size=32) | st.integers().map(str)
 TYPES = st.sampled_from([Integer(), BigInteger(), Uuid(), Uuid(as_uuid=False), UtcDateTime()])
 
 
-def test_whatever_text_comes_is_a_version_of_the_column_or_none(pytestconfig: Any) -> None:
+def test_whatever_text_comes_is_a_version_of_the_column_or_none(tries: Any) -> None:
     @settings(
-        max_examples=3_000 if pytestconfig.option.full else 60,
+        max_examples=tries(60, 300, 3_000),
         database=None,
         derandomize=True,
         deadline=None,

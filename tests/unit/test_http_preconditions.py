@@ -372,8 +372,8 @@ def test_every_short_value_is_read_as_another_reader_would() -> None:
 
 
 @pytest.mark.full
-def test_no_write_passes_that_another_reading_would_refuse(pytestconfig: pytest.Config) -> None:
-    examples = 3_000 if pytestconfig.option.full else 50
+def test_no_write_passes_that_another_reading_would_refuse(tries: Any) -> None:
+    examples = tries(50, 300, 3_000)
 
     @settings(max_examples=examples, database=None, derandomize=True, deadline=None)
     @given(METHODS, LINES, st.booleans(), PROXIES)

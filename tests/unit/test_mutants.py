@@ -8,7 +8,6 @@ import pytest
 
 from checks.mutants import mutants_of, sample
 
-ROOT = Path(__file__).parents[2]
 SOURCE = '''"""Ünicode before."""
 LIMIT = 3
 def f(a: int = 7) -> "text":
@@ -49,8 +48,14 @@ def test_a_mutant_changes_one_place_of_a_function_and_no_errors_text(
         compile(text, "x.py", "exec")
 
 
-def test_a_seed_is_always_the_same_choice_and_rooms_have_their_share() -> None:
-    chosen = sample(ROOT, 40, 4)
-    assert chosen == sample(ROOT, 40, 4)
-    assert len(chosen) in (39, 40, 41)
-    assert sum(one.source.startswith("optilock/watched/") for one in chosen) > 5
+def test_a_seed_is_always_the_same_choice_and_rooms_have_their_share(tmp_path: Path) -> None:
+    for room, files in (("queue", 1), ("watched/guard", 3)):
+        folder = tmp_path / "optilock" / room
+        folder.mkdir(parents=True)
+        for number in range(files):
+            (folder / f"file{number}.py").write_text(SOURCE)
+    chosen = sample(tmp_path, 40, 4)
+    assert chosen == sample(tmp_path, 40, 4)
+    assert chosen != sample(tmp_path, 40, 5)
+    assert len(chosen) == 40
+    assert sum(one.source.startswith("optilock/queue/") for one in chosen) == 10

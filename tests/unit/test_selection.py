@@ -17,7 +17,7 @@ import pytest
 from optilock_apps.servers import ServerMissing
 
 from tests.engines import Targets, mariadb, missing, urls
-from tests.support.selection import covering
+from tests.support.selection import covering, in_part
 from tests.support.summary import skipped_because
 from tests.support.times import Timed, complaints, table
 
@@ -53,6 +53,14 @@ def test_each_value_is_met_once_where_single_values_are_asked_for() -> None:
     assert len(chosen) == 5
     assert {letter for letter, _ in chosen} == {*"abcde"}
     assert {number for _, number in chosen} == {1, 2, 3}
+
+
+def test_each_function_is_in_one_of_the_parts() -> None:
+    names = [f"tests/test_a.py::test_{number}" for number in range(100)]
+    first, second = ([one for one in names if in_part(one, part)] for part in ("1/2", "2/2"))
+    assert sorted(first + second) == sorted(names)
+    assert 30 < len(first) < 70
+    assert all(in_part(one, None) for one in names)
 
 
 def test_a_test_without_parameters_still_runs() -> None:

@@ -152,7 +152,7 @@ def requests(seen: str, foreign: str, fields: dict[str, Any]) -> dict[str, tuple
     "ignore::pytest.PytestUnraisableExceptionWarning"
 )  # files of frameworks
 def test_no_form_is_a_500_and_none_is_stored(served: tuple[str, Any, Post]) -> None:
-    framework, sessions, post = served
+    _, sessions, post = served
     with sessions() as session:
         form = FORM.of(session.get_one(Row, 1))
         session.add(Row(id=2, title="b", other="b"))

@@ -323,9 +323,10 @@ def test_one_of_eight_clients_adds_to_a_list(serve: Serve, rooms: Engine) -> Non
 @pytest.mark.full
 @pytest.mark.parametrize("serve", [SERVED["fastapi"], SERVED["flask"]], ids=["fastapi", "flask"])
 @pytest.mark.engines("sqlite-wal", "postgresql", "mariadb")
-def test_one_of_eight_clients_adds_to_a_list_in_each_of_100_rounds(
-    serve: Serve, rooms: Engine
+def test_one_of_eight_clients_adds_to_a_list_in_each_of_many_rounds(
+    serve: Serve, rooms: Engine, tries: Any
 ) -> None:
+    rounds = tries(0, 30, 100)
     with serve(rooms, Options()) as port:
-        race(port, 100)
-    assert stored(rooms) == 102
+        race(port, rounds)
+    assert stored(rooms) == 2 + rounds

@@ -49,8 +49,8 @@ def ports(database: Target, engine: Engine) -> Iterator[Ports]:
 
 
 @pytest.fixture
-def numbers(pytestconfig: pytest.Config) -> range:
-    return range(200 if pytestconfig.option.full else 20)
+def numbers(tries: Callable[[int, int, int], int]) -> range:
+    return range(tries(20, 50, 200))
 
 
 def ask(port: int, method: str, path: str, text: str = "", **fields: str) -> Answer:

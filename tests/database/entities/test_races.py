@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 
 import pytest
 from sqlalchemy.orm import Session
@@ -14,8 +15,8 @@ from tests.support.models import Account, Note
 
 
 @pytest.fixture
-def rounds(pytestconfig: pytest.Config) -> range:
-    return range(50 if pytestconfig.option.full else 5)
+def rounds(tries: Callable[[int, int, int], int]) -> range:
+    return range(tries(5, 15, 50))
 
 
 @pytest.mark.parametrize("race", [ONE_TAG, ALONE], ids=["transaction", "autocommit"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import product
+from itertools import islice, product
 from typing import Any
 
 import pytest
@@ -168,9 +168,12 @@ def wrong(world: World, ways: Any, ends: Any, last: str, somebody: bool) -> str 
     ],
 )
 @pytest.mark.timeout(900)
-def test_the_version_of_before_what_was_undone_counts(engine, of, depth, ways, last):
+def test_the_version_of_before_what_was_undone_counts(engine, of, depth, ways, last, tries):
     """A11: nobody is told of a conflict with nobody, and nobody's edit is overwritten unseen."""
+    every = tries(3, 7, 1)  # the engines and classes begin with different ones
+    begin = (len(of.__name__) + len(engine.dialect.name)) % every
     of.metadata.create_all(engine, [of.__table__])
     world = World(engine, of)
-    found = [story for one in stories(depth, ways, last) if (story := wrong(world, *one))]
+    some = islice(stories(depth, ways, last), begin, None, every)
+    found = [story for one in some if (story := wrong(world, *one))]
     assert not found, "\n".join([f"{len(found)} of them", *found[:5]])

@@ -67,13 +67,13 @@ def clients(engine) -> Iterator[Clients]:
 
 
 @pytest.mark.full
-def test_one_of_them_has_it_at_any_time(clients, engine, pytestconfig):
-    for number in range(50 if pytestconfig.option.full else 4):
+def test_one_of_them_has_it_at_any_time(clients, engine, tries):
+    for number in range(tries(4, 12, 50)):
         assert sorted(clients.all(f"open name/{number % 3}")) == ["0"] * (CLIENTS - 1) + ["1"]
         assert clients.all("close") == ["closed"] * CLIENTS
 
     # whoever is inside counts the others
-    for _ in range(10 if pytestconfig.option.full else 1):
+    for _ in range(tries(1, 3, 10)):
         assert clients.all("work name") == ["0"] * CLIENTS
 
     # whoever is killed has it until its time is over

@@ -117,11 +117,9 @@ class Trial:
 
 
 @pytest.fixture
-def trials(
-    engine: Engine, tables: Callable[..., None], pytestconfig: Any
-) -> Callable[[], list[Trial]]:
+def trials(engine: Engine, tables: Callable[..., None], tries: Any) -> Callable[[], list[Trial]]:
     tables(Fields)
-    number = 1_500 if pytestconfig.option.full else 150
+    number = tries(150, 500, 1_500)
     if engine.dialect.name != "sqlite":
         number //= 5
     return lambda: [Trial(engine, seed) for seed in range(number)]
