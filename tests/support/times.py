@@ -6,10 +6,10 @@ waiting, and the turns of other processes. Where tests are spread over processes
 first one what it has measured.
 
 ``tests/budget.toml`` has the budget of each folder for a default run on a bare machine: tests,
-lines and, where they were measured, seconds of processor time on a quiet core. With ``--budget``
-the run fails if a folder needs a tenth more, and names its dearest tests. A busy core does less in
-a second than a quiet one. So a piece of Python whose duration is known is timed now and then, and
-the seconds are divided by how much slower it was.
+lines and, for folders of five seconds and more, processor time on a quiet core. With ``--budget``
+the run fails if a folder needs more, and names its dearest tests. A busy core does less in a second
+than a quiet one. So a piece of Python whose duration is known is timed now and then, and the
+seconds are divided by how much slower it was.
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ __all__ = ["Spent", "Timed", "Times", "complaints", "folder_of", "table"]
 ROOT = Path(__file__).resolve().parents[2]
 #: The tests whose names are printed.
 _NAMED = 3
-#: What is allowed above the budget.
-_MORE = 1.1
+#: What is allowed above the budget. Two runs of one tree, on a busy machine and on a busier one,
+#: differed by 1.4 in the seconds of all folders.
+_MORE = {"tests": 1.1, "lines": 1.1, "seconds": 1.75}
 #: Seconds that the piece of Python takes on a quiet core (CPython 3.11), and tests between two.
 _QUIET, _BETWEEN = 0.007, 100
 
@@ -160,7 +161,7 @@ def complaints(
             "lines": lines.get(folder, 0),
         }
         for what, most in budget[folder].items():
-            if needed[what] > _MORE * most:
+            if needed[what] > _MORE[what] * most:
                 yield (
                     f"{folder} needs {needed[what]:,.0f} {what}, and its budget in"
                     f" tests/budget.toml has {most:,.0f}. Dearest: {_dearest(inside)}."
