@@ -152,6 +152,8 @@ class Author:
         self._written = 0
         #: The ends of transactions: what is stored is to be looked at.
         self.ended = False
+        #: SQL text has ended the transaction, and its session has not been rolled back.
+        self.lost = False
 
     # -- its session ------------------------------------------------------------------------------
 
@@ -222,7 +224,7 @@ class Author:
             self._forget_resolver(copy)
         self.done = Transaction()
         self.nested = []
-        self.ended = True
+        self.ended, self.lost = True, False
 
     @staticmethod
     def _forget_resolver(copy: Copy) -> None:

@@ -250,7 +250,20 @@ def history(seed: int, mappings: tuple[str, ...] = MAPPINGS) -> History:
     on = chance.choices(mappings, [_OFTEN.get(name, 1) for name in mappings])[0]
     count = 3 if chance.random() < 0.15 else 2
     authors = tuple(_settings(chance, on) for _ in range(count))
-    return History(seed, on, authors, tuple(_steps(chance, on, count)))
+    steps = _steps(chance, on, count)
+    if seed % 8 == 5:
+        steps = _with_an_end(random.Random(f"end {seed}"), steps)
+    return History(seed, on, authors, tuple(steps))
+
+
+def _with_an_end(chance: random.Random, steps: list[Step]) -> list[Step]:
+    """Let SQL text end the transaction of an author between two of the author's edits."""
+    edits = [at for at, step in enumerate(steps) if step.operation == "set_"]
+    for at in chance.sample(edits, min(2, len(edits))):
+        step = steps[at]
+        more = [step._replace(operation=name) for name in ("flush", "end_by_text")]
+        steps = [*steps[: at + 1], *more, step._replace(column=step.column + 1), *steps[at + 1 :]]
+    return steps
 
 
 def _settings(chance: random.Random, on: str) -> Settings:

@@ -12,7 +12,7 @@ import pickle
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from sqlalchemy import inspect, select, update
+from sqlalchemy import inspect, select, text, update
 from sqlalchemy.orm import defer, load_only, undefer
 
 from checks.history.authors import Author, Copy, NotNow
@@ -475,6 +475,20 @@ def rollback(author: Author, step: Step) -> None:
     if not author.is_open:
         raise NotNow
     author.rollback()
+
+
+@operation
+def end_by_text(author: Author, step: Step) -> None:
+    """SQL text ends the transaction, and the author goes on as if it had not."""
+    settings = author.settings
+    if settings.autocommit or settings.plain or not author.is_open:
+        raise NotNow
+    connection = author.session.connection()
+    driver = connection.connection.dbapi_connection
+    if author.family == "sqlite" and not driver.in_transaction:  # type: ignore[union-attr]
+        raise NotNow
+    author.session.execute(text("ROLLBACK"))
+    author.lost = True
 
 
 @operation

@@ -19,7 +19,7 @@ from checks.history.mappings import EARLY, Mapping_, mapping
 from checks.history.model import Fault, Ledger, Row, judge
 from checks.history.operations import ENDS, LOCKS, OPERATIONS, Step
 from optilock import ConcurrencyError, ConfigurationError, watch
-from optilock.errors import LinkGone, NotFound
+from optilock.errors import LinkGone, NotFound, TransactionEnded
 from tests.engines import Target
 
 __all__ = ["Place"]
@@ -279,12 +279,16 @@ class Run:
         assert session is not None
         if isinstance(error, DBAPIError) or isinstance(error.__cause__, DBAPIError):
             return True
+        if isinstance(error, TransactionEnded):
+            return True
         return not session.is_active or (
             isinstance(error, StaleDataError)
             and (isinstance(error, LinkGone) or not isinstance(error, ConcurrencyError))
         )
 
     def _legal(self, author: Author, step: Step, error: Exception) -> bool:
+        if isinstance(error, TransactionEnded):
+            return author.lost
         if isinstance(error, IntegrityError):
             return self.on.name.startswith(("orders", "posts"))
         if isinstance(error, DBAPIError):

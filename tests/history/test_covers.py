@@ -219,6 +219,6 @@ def shelves(engine: Engine, tables: Any) -> Engine:
 
 
 def test_nothing_that_a_version_covers_changes_without_it(shelves, tries):
-    for seed in range(tries(25, 100, 400)):
+    for seed in range(tries(100, 150, 400)):
         found, told = story(shelves, seed, kind="watched" if seed % 3 else "plain")
         assert found == [], told

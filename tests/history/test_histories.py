@@ -18,6 +18,7 @@ from checks.history.model import Kind, Ledger, Transaction, judge
 from checks.history.operations import Step
 from checks.history.runner import Place
 from checks.history.shrink import finding, shrink
+from optilock.dialects.transaction_ends import WatchedTransaction
 from tests.engines import Target
 
 ROOT = Path(__file__).parents[2]
@@ -69,6 +70,17 @@ def test_nor_does_one_of_sessions_that_were_watched_before_mappers_were_configur
         text=True,
     )
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.full
+@pytest.mark.engines("sqlite-wal")
+def test_a_transaction_that_ended_unnoticed_is_found(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SQL text ends the transaction of each eighth history."""
+    monkeypatch.setattr(WatchedTransaction, "_end", lambda *given: None)
+    found = (finding(place, history(seed)) for seed in range(5, 150, 8))
+    assert any(one is not None and one.fault.word == "missing" for one in found)
 
 
 # -- the judge ------------------------------------------------------------------------------------
