@@ -148,11 +148,11 @@ class WatchedTransaction:
         if (self.begun and is_open is False) or (marked and not self._release_savepoint()):
             word = _FIRST_WORD.match(statement)
             self._end(_BY_STATEMENT.format("a statement" if word is None else word[1].upper()))
-        elif not self.is_known:
+        elif not self.is_known or (self._names and not is_open):  # MariaDB's savepoint opens none
             for number, (ends, to) in enumerate(first_words(statement)):
                 if ends in _ENDS and not to and not (ends == "END" and number):  # of a block
                     self._end(_BY_STATEMENT.format(ends))
-            self.begun = True
+            self.begun = not self.is_known
         elif is_open:
             self.begun = True
             if self._raised is not None and statement[:8].upper() == "ROLLBACK":

@@ -389,6 +389,23 @@ def test_a_savepoint_of_the_program_is_no_end(bank: Engine) -> None:
     assert len(balances(bank)) == 2
 
 
+@pytest.mark.parametrize(
+    "on", [pytest.param(n, marks=pytest.mark.engines(n)) for n in ("postgresql", "mariadb")]
+)
+def test_a_savepoint_before_any_statement_goes_with_its_transaction(bank: Engine, on: str) -> None:
+    """MariaDB begins no transaction for it."""
+    with watch(sessionmaker(bank))() as session:
+        session.begin_nested()
+        session.execute(text("ROLLBACK"))
+        with pytest.raises(TransactionEnded):
+            session.scalars(select(Account)).all()
+        session.rollback()
+        session.begin_nested().commit()
+        session.add(Account(id=1))
+        session.commit()
+    assert len(balances(bank)) == 1
+
+
 @pytest.fixture(scope="module")
 def timeouts_roll_back() -> Iterator[Engine]:
     """A server on which 1205 ends the whole transaction."""
