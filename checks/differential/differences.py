@@ -156,7 +156,7 @@ class Place:
 
 
 def _alike(ours: list[Any], theirs: list[Any], blind: set[int], *, several: bool) -> bool:
-    ours, theirs = (_without_looks(one) for one in (ours, theirs))
+    ours, theirs = (_without_looks(one, blind) for one in (ours, theirs))
     if ours[0].do != "stored":
         every = {*ours[8], *theirs[8]}
         ours, theirs = _without_unread(ours, theirs, every if ours[9] else blind & every)
@@ -167,11 +167,12 @@ def _alike(ours: list[Any], theirs: list[Any], blind: set[int], *, several: bool
     return ours == theirs
 
 
-def _without_looks(told: list[Any]) -> list[Any]:
-    """``looked``"""
+def _without_looks(told: list[Any], blind: set[int]) -> list[Any]:
+    """``looked``; and ``blind``: SQLAlchemy reads these rows where a watched session does not."""
     if told[0].do == "stored":
         return told
-    first = sorted((one for one in told[4] if one[0] == "refresh"), key=repr)
+    read = (one for one in told[4] if one[0] == "refresh")
+    first = sorted((one for one in read if int(one[1].split()[-1]) not in blind), key=repr)
     return [*told[:4], [*first, *(one for one in told[4] if one[0] != "refresh")], *told[5:]]
 
 
@@ -184,6 +185,8 @@ def _without_unread(
         held = theirs[8].get(number)
         pair = ours[8].get(number), held
         later = set(held[3]) if isinstance(held, tuple) else set()
+        if isinstance(held, tuple) and held[0] in ("transient", "pending"):  # nothing is expired
+            later |= {*(pair[0] or held)[1]} - {*held[1]}
         for side, one in zip(told, pair, strict=True):
             if isinstance(one, tuple):
                 life, values, changed, expired, modified = one
