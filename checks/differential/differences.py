@@ -172,7 +172,8 @@ def _without_looks(told: list[Any], blind: set[int]) -> list[Any]:
     if told[0].do == "stored":
         return told
     read = (one for one in told[4] if one[0] == "refresh")
-    first = sorted((one for one in read if int(one[1].split()[-1]) not in blind), key=repr)
+    unread = {f"thing {number}" for number in blind}
+    first = sorted((one for one in read if one[1] not in unread), key=repr)
     return [*told[:4], [*first, *(one for one in told[4] if one[0] != "refresh")], *told[5:]]
 
 

@@ -30,8 +30,8 @@ NAMES: dict[str, dict[str, str]] = {
 
 def of(item: pytest.Item) -> str | None:
     """The deployment that a test is about."""
-    folder = item.path.parent
-    return folder.name if folder.parent == Path(__file__).parent else None
+    before, _, place = item.nodeid.partition("tests/deployments/")
+    return place.partition("/")[0] if place and not before else None
 
 
 def missing(item: pytest.Item) -> str | None:
