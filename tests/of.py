@@ -7,7 +7,7 @@
 
 ``tests/map.json`` is the map. It was made by a default run that noted the lines that each test ran
 (:mod:`tests.support.reached`). Of each function it has the tests that run all of its lines together
-twice over, as far as there are so many: rather quick ones, and those that run little else.
+four times, as far as there are so many: rather quick ones, and those that run little else.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = ["MAP", "ROOT", "Reach", "choose", "functions_of", "read", "tests_of"]
 ROOT = Path(__file__).resolve().parents[1]
 MAP = ROOT / "tests" / "map.json"
 #: How many tests of the map run a line, where there are so many.
-_TIMES = 2
+_TIMES = 4
 #: Seconds that any test costs beside its own.
 _EACH = 0.1
 
@@ -61,7 +61,7 @@ def _functions(node: ast.AST, outer: tuple[str, ...]) -> Iterator[tuple[str, fro
 
 
 def choose(lines: Iterable[int], source: str, tests: Mapping[str, Reach]) -> list[str]:
-    """Return tests that together run each of the lines twice, the most useful first."""
+    """Return tests that together run each of the lines four times, the most useful first."""
     ran = {name: {*lines} & {*test.lines.get(source, ())} for name, test in tests.items()}
     ran = {name: some for name, some in ran.items() if some}
     worth = {name: _worth(tests[name], source) for name in ran}

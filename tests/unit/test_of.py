@@ -58,7 +58,10 @@ def test_the_fastest_test_of_a_file_is_first() -> None:
     assert {*of.tests_of([f"optilock/mapped.py::{function}"])} < {*found}
 
 
-def test_each_line_is_run_twice_by_the_quicker_tests_and_by_those_that_run_little_else() -> None:
+def test_each_line_is_run_again_by_quicker_tests_and_by_those_that_run_little_else(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(of, "_TIMES", 2)
     tests = {
         "slow": Reach(9, {"a.py": [1, 2, 3, 4]}),
         "wide": Reach(0, {"a.py": [1, 2], "b.py": [*range(500)]}),

@@ -11,7 +11,7 @@ from sqlalchemy import Engine, ForeignKey, String, event, select
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sessionmaker
 
 from optilock import ConfigurationError, UnitOfWork, Versioned, watch
-from optilock.errors import BadEntity
+from optilock.errors import BadEntity, NotFound
 from optilock.preconditions import EditForm, FilledLines, FormWithLines
 from optilock.preconditions.entity_tags import ETags
 
@@ -158,6 +158,14 @@ def test_a_line_of_another_order_and_a_forged_one_are_refused(sessions: Any) -> 
     assert again.status in (400, 409)
     with sessions() as session:
         assert session.get(Line, UUID(int=9)).product == "z"
+
+
+def test_an_order_that_is_not_there_or_named_by_a_wrong_key_has_no_form(sessions: Any) -> None:
+    with sessions() as session:
+        with pytest.raises(NotFound):
+            FORM.of(session, 7)
+        with pytest.raises(ConfigurationError, match=r"FormWithLines\.of\b"):
+            FORM.of(session, (1, 2))
 
 
 def test_untouched_lines_send_no_statement(sessions: Any, engine: Engine) -> None:

@@ -246,6 +246,7 @@ def test_one_message_is_shown_cancelled_or_deleted_by_its_id(shop):
     assert (shown["queue"], shown["body"]["unreadable"]["body"]) == ("jobs.dead", "{\x1b\\xff")
     table = run(shop, "show", "jobs", cut, columns=200).stdout
     assert "jobs.dead" in table
+    assert not table.startswith("{")
     assert "\x1b" not in table
     assert json.loads(run(shop, "show", "jobs", held, "--json").stdout)["receives"] == 1
     for number, code in ((held, 1), (poison, 1), (waits, 0), (waits, 1)):

@@ -130,6 +130,15 @@ def test_a_unit_at_read_committed_sees_what_others_commit(sessions):
         assert shifts(session, 1) == 7
 
 
+@pytest.mark.engines("sqlite-wal")
+def test_read_committed_is_refused_where_the_engine_begins_by_itself(sessions, engine):
+    """A read in the transaction that the listener begins would hold a snapshot."""
+    event.listen(engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN"))
+    unit = UnitOfWork(sessions, isolation=Isolation.READ_COMMITTED)
+    with pytest.raises(ConfigurationError, match="mode of the driver"), unit as session:
+        session.connection()
+
+
 def test_a_unit_without_a_level_keeps_the_engines_own(sessions, engine):
     with engine.connect() as connection:
         own = state(engine, connection)
