@@ -14,8 +14,6 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from typing import Any
 
-from sqlalchemy.orm import scoped_session
-
 from optilock import UnitOfWork
 from optilock.errors import ConfigurationError
 from optilock.unit.sessions import is_async
@@ -50,7 +48,7 @@ def session_of_request(
     Raises:
         ConfigurationError: ``sessions`` is bound to a thread or a task, or makes no sessions.
     """
-    if isinstance(sessions, scoped_session) or hasattr(sessions, "scopefunc"):
+    if hasattr(sessions, "registry"):  # scoped_session, async_scoped_session
         raise ConfigurationError(
             f"unit() got {type(sessions).__name__}, and the parts of one request run in several"
             " threads and tasks: give it the sessionmaker."

@@ -206,7 +206,7 @@ def test_the_table_of_times_names_the_dearest_folder_first() -> None:
     [
         ({"tests": 2, "seconds": 2.5, "lines": 9}, ""),
         ({"tests": 1, "seconds": 2.5, "lines": 9}, "needs 2 tests"),
-        ({"tests": 2, "seconds": 1.4, "lines": 9}, "needs 2 seconds"),
+        ({"tests": 2, "seconds": 1.2, "lines": 9}, "needs 2 seconds"),
         ({"tests": 2, "seconds": 2.5, "lines": 9 / 1.2}, "needs 9 lines"),
     ],
 )

@@ -6,6 +6,7 @@ after a conflict.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from importlib.metadata import PackageNotFoundError, files
@@ -24,6 +25,7 @@ from tests.support.serving import asgi
 from tests.tutorial.pages import blocks, with_get_one
 from tests.tutorial.pages import files as write_files
 from tests.web.served_pages import served_page
+from tests.web.test_form_recipes_in_chromium import htmx
 from tests.web.test_tutorials_in_chromium import TUTORIALS
 from tests.web.test_tutorials_in_chromium import served as served_tutorial
 from tests.wiki.programs import served_by, visitor, wiki_at
@@ -120,6 +122,24 @@ def title(page: Page, text: str) -> None:
     page.fill("[name=title]", text)
 
 
+def clash_by_script(both: tuple[Window, Window], path: str) -> None:
+    """The same where a script sends the form, and shows the answer in the page."""
+    for one in both:
+        one.page.context.route(re.compile("^https:"), lambda route: route.fulfill(path=htmx()))
+    for mine, other in (both, both[::-1]):
+        for one in both:
+            one.open(path)
+        mine.look()
+        for number, one in enumerate((other, mine)):
+            title(one.page, f"{number}{path}{other is both[0]:d}")
+            with one.page.expect_response(
+                lambda one: one.status != 303 and one.request.resource_type in ("xhr", "fetch")
+            ):
+                one.page.get_by_role("button", name="Save", exact=True).click()
+        mine.page.get_by_role("alert").filter(has_text="oth of you have changed").wait_for()
+        mine.look()
+
+
 def test_the_pages_of_the_tutorial(browser: Any, tmp_path: Path) -> None:
     pages = ["1-first-conflict.md", "2-settle-and-retry.md", "3-forms.md"]
     write_files(tmp_path, *pages)
@@ -163,9 +183,10 @@ def test_the_recipes_and_the_lines(browser: Any, tmp_path: Path) -> None:
         windows(browser, program.address) as both,
     ):
         for name in program.FORMS:
-            if name in ("htmx", "state"):  # their scripts have been seen elsewhere
-                continue
-            clash(both, f"/{name}", title)
+            if name in ("htmx", "state"):
+                clash_by_script(both, f"/{name}")
+            else:
+                clash(both, f"/{name}", title)
     (tmp_path / "lines").mkdir()
     with (
         served_page("how-to/web/form-lines.md", tmp_path / "lines") as program,

@@ -1,6 +1,7 @@
 """FastAPI: who is asked first, one session a request, what OpenAPI says, and pages elsewhere."""
 
 # No annotations from the future: FastAPI reads those of local names.
+import asyncio
 import json
 from collections.abc import Iterator
 from typing import Annotated, Any
@@ -10,6 +11,7 @@ from fastapi import APIRouter, Body, Depends, FastAPI, Form, HTTPException, Requ
 from pydantic import BaseModel, Field
 from sqlalchemy import Engine, create_engine, select
 from sqlalchemy.exc import OperationalError
+from sqlalchemy.ext.asyncio import async_scoped_session, async_sessionmaker
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 from optilock import ConfigurationError, entities, etag_of, expect, watch
@@ -169,6 +171,9 @@ def test_what_a_function_raises_is_rolled_back(
 def test_a_unit_takes_no_session_that_belongs_to_a_thread(sessions: sessionmaker[Session]) -> None:
     with pytest.raises(ConfigurationError, match=r"unit\(\) got scoped_session"):
         unit(scoped_session(sessions))
+    of_tasks = async_scoped_session(async_sessionmaker(), scopefunc=asyncio.current_task)
+    with pytest.raises(ConfigurationError, match=r"unit\(\) got async_scoped_session"):
+        unit(of_tasks)
 
 
 class Deadlock(Exception):
