@@ -14,13 +14,12 @@ import pytest
 from tests import of
 from tests.of import ROOT, Reach, arguments, choose, functions_of, read
 
-pytestmark = pytest.mark.pages
-
 RECORD = "run python3.12 -m tests.of --record"
 #: A function that is new, or has another name, does not need a new record at once.
 NEW = 0.03
 
 
+@pytest.mark.pages
 def test_every_test_of_the_map_is_there() -> None:
     named = {one for of in read().values() for some in of.values() for one in some}
     there = {f"{file}::{name}" for file in _files(named) for name in _tests(ROOT / file)}
@@ -38,6 +37,7 @@ def _tests(file: Path) -> Iterator[str]:
         yield name.replace(".", "::")
 
 
+@pytest.mark.pages
 def test_the_map_knows_the_functions_of_the_library() -> None:
     known = read()
     there = {
@@ -49,6 +49,7 @@ def test_the_map_knows_the_functions_of_the_library() -> None:
     assert len(unknown) <= NEW * len(there), f"{RECORD}: {sorted(unknown)}"
 
 
+@pytest.mark.pages
 def test_the_fastest_test_of_a_file_is_first() -> None:
     order = json.loads((ROOT / "tests" / "map.json").read_text(encoding="utf-8"))["tests"]
     found = of.tests_of(["optilock/mapped.py"])
