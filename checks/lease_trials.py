@@ -51,6 +51,7 @@ from optilock.tokens.sql_functions import ServerTime
 from optilock.watched.session.connections import separate_connection
 from tests.engines import Targets
 from tests.engines.target import Target
+from tests.support.waiting import until
 
 T = TypeVar("T")
 
@@ -144,11 +145,15 @@ def acquire(sessions: Any) -> leases.Lease:
 
 def when_free(take: Callable[[], T]) -> T:
     """Wait for the end of a lease whose last renewal was stored, and taken for lost."""
-    while True:
-        try:
-            return take()
-        except LeaseHeld:
-            time.sleep(LENGTH / 10)
+    taken: list[T] = []
+
+    def is_taken() -> bool:
+        with suppress(LeaseHeld):
+            taken.append(take())
+        return bool(taken)
+
+    until(is_taken)
+    return taken[0]
 
 
 def write_under(sessions: Any, lease: leases.Lease, told: dict[str, Any]) -> None:

@@ -206,8 +206,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if name := deployments.of(item):
             item.add_marker(name)
     before, only = _written(config.option.not_in), _written(config.option.functions)
+    every = config.option.functions is None
     run = [item for item in items if _is_run(config, item) and item.nodeid not in before]
-    run = [item for item in run if not only or function_of(item.nodeid) in only]
+    run = [item for item in run if every or function_of(item.nodeid) in only]
     run = [item for item in run if in_part(function_of(item.nodeid), config.option.part)]
     reasons = {item: why for item in run if (why := cannot_run(_execution(item)))}
     config.stash[MISSING] = dict(Counter(reasons.values()))

@@ -98,13 +98,13 @@ def read(file: Path = MAP) -> dict[str, dict[str, list[str]]]:
 
 def tests_of(named: Sequence[str]) -> list[str]:
     """Return the ids of the test functions of these files and functions, the fastest first."""
-    known, order = read(), json.loads(MAP.read_text(encoding="utf-8"))["tests"]
-    found = set[str]()
+    stored = json.loads(MAP.read_text(encoding="utf-8"))
+    found = set[int]()
     for one in named:
         source, _, function = one.partition("::")
-        of = known.get(source, {})
+        of = stored["sources"].get(source, {})
         found.update(*([of.get(function, [])] if function else of.values()))
-    return sorted(found, key=order.index)
+    return [stored["tests"][place] for place in sorted(found)]
 
 
 def write(tests: Mapping[str, Reach], file: Path = MAP) -> None:
@@ -167,9 +167,11 @@ def main() -> int:
     parser.add_argument("named", nargs="*", metavar="FILE[::FUNCTION]")
     parser.add_argument("--run", action="store_true", help="run the tests")
     parser.add_argument("--record", action="store_true", help="run all tests, and write the map")
-    options, others = parser.parse_known_args()
+    options, others = parser.parse_known_args()  # the others are pytest's
     if options.record:
         return record(others)
+    if others and not options.run:
+        parser.error(f"unrecognized arguments: {' '.join(others)}")
     found = tests_of([_below_root(name) for name in options.named])
     if not found:
         parser.error("no test is known for it: name a file of optilock/, or record the map again")

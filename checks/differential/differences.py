@@ -152,6 +152,8 @@ class Place:
                 return Difference(steps, at, ours, theirs)
             if ours[1] == "raises" or ours[0].do in ("flush", "commit", "rollback"):
                 troubles = 0
+            if ours[0].do == "rollback":
+                blind.clear()
         return None
 
 

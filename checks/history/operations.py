@@ -483,9 +483,8 @@ def end_by_text(author: Author, step: Step) -> None:
     settings = author.settings
     if settings.autocommit or settings.plain or not author.is_open:
         raise NotNow
-    connection = author.session.connection()
-    driver = connection.connection.dbapi_connection
-    if author.family == "sqlite" and not driver.in_transaction:  # type: ignore[union-attr]
+    author.session.connection()
+    if author.family == "sqlite" and not author.has_begun:
         raise NotNow
     author.session.execute(text("ROLLBACK"))
     author.lost = True

@@ -148,7 +148,8 @@ class WatchedTransaction:
         if (self.begun and is_open is False) or (marked and not self._release_savepoint()):
             word = _FIRST_WORD.match(statement)
             self._end(_BY_STATEMENT.format("a statement" if word is None else word[1].upper()))
-        elif not self.is_known or (self._names and not is_open):  # MariaDB's savepoint opens none
+        elif not self.is_known or (self._names and is_open is False):
+            # no driver tells; or none is open yet, as on MariaDB after a first SAVEPOINT
             for number, (ends, to) in enumerate(first_words(statement)):
                 if ends in _ENDS and not to and not (ends == "END" and number):  # of a block
                     self._end(_BY_STATEMENT.format(ends))

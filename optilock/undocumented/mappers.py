@@ -264,7 +264,7 @@ def names_left_out(state: State, query: Any) -> list[str]:
     if not (state.callables and query.attributes):
         return []
     paths: list[Any] = [state.mapper._path_registry]
-    if not state.load_path.is_root:  # it is while no query has loaded the object
+    if not state.load_path.is_root:  # or no query has loaded the object
         paths.append(state.load_path)
     held = (name for name in state.callables if name in state.dict)
     return [name for name in held if any(_is_deferred(state, name, query, p) for p in paths)]

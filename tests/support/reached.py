@@ -34,12 +34,14 @@ class Reached:
     """The plugin."""
 
     def __init__(self, folder: Path) -> None:
+        self.monitoring: Any = getattr(sys, "monitoring", None)
+        if self.monitoring is None:
+            raise pytest.UsageError("--reached needs Python 3.12 or newer, for sys.monitoring")
         folder.mkdir(exist_ok=True)
         self.file = folder / f"{os.getpid()}.json"
         self.seconds: dict[str, float] = defaultdict(float)
         self.lines: dict[str, dict[str, set[int]]] = defaultdict(lambda: defaultdict(set))
         self.test = ""
-        self.monitoring: Any = sys.monitoring  # type: ignore[attr-defined, unused-ignore]
         tool = self.monitoring.COVERAGE_ID
         self.monitoring.use_tool_id(tool, "which tests run a line")
         self.monitoring.register_callback(tool, self.monitoring.events.LINE, self.line)

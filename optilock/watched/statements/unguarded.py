@@ -148,9 +148,9 @@ def changes_executed(context: Any) -> Iterator[tuple[Any, bool]]:
     elif isinstance(statement, StatementLambdaElement):
         statement = resolve_lambda(statement)
     if getattr(compiled, "ctes", None):
-        for part in visitors.iterate(statement):
-            if isinstance(part, CTE) and isinstance(part.element, _CHANGES):
-                yield part.element, True
+        inside = (one.element for one in visitors.iterate(statement) if isinstance(one, CTE))
+        for change in dict.fromkeys(one for one in inside if isinstance(one, _CHANGES)):
+            yield change, True
     if isinstance(statement, _CHANGES):
         yield statement, False
     elif statement is None or statement.__visit_name__ in ("textclause", "text", "ddl"):
