@@ -64,11 +64,10 @@ class RestingWaiters:
         self._waiters: list[tuple[object, Any]] = []
 
     async def put(self, home: object, waiter: Any) -> None:
-        if len(self._waiters) >= FEW:
-            await result_of(waiter.close())
-            return
         waiter.reset()
         self._waiters.append((home, waiter))
+        if len(self._waiters) > FEW and (last := self._pop(home)) is not None:
+            await result_of(last.close())  # counted after it: several threads come at the same time
 
     async def take(self, home: object) -> Any:
         """Return a waiter that still listens; ``None`` if none rests."""

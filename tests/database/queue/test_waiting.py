@@ -14,6 +14,7 @@ from sqlalchemy.orm import Session
 
 from optilock.coroutines import run_to_end
 from optilock.queue import Queue
+from optilock.queue.connections import FEW
 from optilock.queue.waiters import LONGEST, ListeningWaiter, PollingWaiter
 from tests.support.queues import Asked, lose_all_connections, made, make_tables
 from tests.support.waiting import LIMIT, until
@@ -186,17 +187,16 @@ def test_a_waiter_whose_connection_ended_while_it_rested_is_replaced(queue, data
 
 @pytest.mark.engines("postgresql")
 def test_many_receivers_that_waited_leave_few_connections(queue, database):
-    listening = text(
-        "SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%advisory%'"
-        " AND datname = current_database() AND pid <> pg_backend_pid()"
-    )
-    engine = create_engine(database.url)  # without what keeps connections between tests
+    listening = text("SELECT count(*) FROM pg_stat_activity WHERE application_name = 'many waited'")
+    engine = create_engine(database.url, connect_args={"application_name": "many waited"})
     with Queue(engine, "work") as ours:
         for one in [Waiting(ours, 0.5) for _ in range(8)]:
             one.end()
+        ours.connections.close()
+        engine.dispose()  # which the waiters have left
         with queue.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-            until(lambda: connection.scalar(listening) <= 4)
-    engine.dispose()
+            until(lambda: connection.scalar(listening) <= FEW)
+            assert connection.scalar(listening)
 
 
 @pytest.mark.engines("postgresql")
