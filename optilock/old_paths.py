@@ -71,6 +71,7 @@ MODULES: Final[dict[str, tuple[str, ...]]] = {
 _RENAMED: Final = {
     ("optilock.tables.leases", "SET"): "LEASES",
     ("optilock.tables.shares", "SET"): "SHARES",
+    ("optilock.unit", "RetriedUnitOptions"): "UnitOptions",
 }
 
 
@@ -85,6 +86,19 @@ def load_name(name: str) -> Any:
         raise AttributeError(f"module 'optilock' has no attribute {name!r}")
     _warn(f"optilock.{name} has moved", f"from {home} import {name}")
     return getattr(importlib.import_module(home), name)
+
+
+def load_renamed(module: str, name: str) -> Any:
+    """Return what the module has under another name now, and warn of it.
+
+    Raises:
+        AttributeError: the module never had such a name.
+    """
+    now = _RENAMED.get((module, name))
+    if now is None:
+        raise AttributeError(f"module {module!r} has no attribute {name!r}")
+    _warn(f"{module}.{name} has another name", f"from {module} import {now}")
+    return getattr(importlib.import_module(module), now)
 
 
 def install() -> None:

@@ -130,7 +130,7 @@ def interleave(_optilock_under_test: SessionsUnderTest) -> Iterator[Callable[...
     """Return a function of names that gives a side for each: ``ada, bob = interleave(...)``.
 
     The sides end with the test. With async sessions write ``async with interleave(...) as (ada,
-    bob):``. ``sessions=lambda: UnitOfWork(SessionLocal)`` steps units of work.
+    bob):``. ``sessions=lambda: unit_of_work(SessionLocal)`` steps units of work.
     """
     with ExitStack() as stack:
 
@@ -194,7 +194,7 @@ def assert_no_lost_update(_optilock_under_test: SessionsUnderTest) -> Callable[.
 
     ``assert_no_lost_update(like, Page, 1, "likes")`` calls ``like(session)`` in two sessions, and
     commits both. ``likes`` must have moved by 1, or by ``by=``, for each acknowledged COMMIT. It is
-    awaited with async sessions; ``sessions=lambda: UnitOfWork(SessionLocal)`` runs units of work.
+    awaited with async sessions; ``sessions=lambda: unit_of_work(SessionLocal)`` runs units of work.
     """
     from optilock.testing.lost_updates import assert_no_lost_update as judge
 

@@ -38,7 +38,7 @@ Each table has one isolation level. Its columns are the program's additions to t
 | nothing | models without a version |
 | version | models with a version (`Versioned`), in a unit of work |
 | `verify` | the same, and `verify(obj)` for each object that it reads |
-| `verify_reads` | the same, in `UnitOfWork(..., verify_reads=True)` |
+| `verify_reads` | the same, in `unit_of_work(..., verify_reads=True)` |
 
 Where the level is an engine's own, the first column is SQLAlchemy without optilock.
 `repeatable_read` and `serializable` are [optilock's units](../explanation/isolation.md), \

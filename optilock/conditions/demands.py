@@ -13,7 +13,7 @@
         def begin(self, session: Session) -> None:
             demand(session, self)
 
-    with UnitOfWork(sessions, parts=[Holder("me")]) as session: ...
+    with unit_of_work(sessions, parts=[Holder("me")]) as session: ...
 
 A demand returns the condition for each class once, and carries the values, which are the same for
 all rows. It is part of every write of the session: rows of a flush in every form, deletes,

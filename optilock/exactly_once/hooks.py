@@ -2,7 +2,7 @@
 
 ::
 
-    with UnitOfWork(SessionLocal) as session:
+    with unit_of_work(SessionLocal) as session:
         session.add(Order(number=7))
         after_commit(session, send_mail, "order 7")
 
@@ -66,7 +66,7 @@ def after_commit(session: OfUnit, function: Callable[[*Args], object], *args: *A
     if iscoroutinefunction(function) and owner.public is sync:
         raise ConfigurationError(
             "after_commit() got an async function in a unit of sync sessions, where nothing could"
-            " await it: give it a plain def, or use AsyncUnitOfWork."
+            " await it: give it a plain def, or use async sessions."
         )
     owner.hooks.append(Hook(function, args, open_savepoints(sync)))
 
@@ -94,7 +94,7 @@ def owner_of_unit(session: Any, call: str) -> tuple[Any, Session]:
     if owner is None:
         raise ConfigurationError(
             f"{call}() got {describe(session)} that belongs to no unit of work, so nothing would"
-            " come of it: give it the session of a running UnitOfWork."
+            " come of it: give it the session of a running unit of work."
         )
     return owner, sync
 

@@ -257,11 +257,20 @@ class KeyedCall:
 
 
 def call_of_block(given: ExactlyOnce) -> KeyedCall | None:
-    """Return the call for a ``with`` block; ``None`` without a key."""
+    """Return the call for a ``with`` block; ``None`` without a key.
+
+    Raises:
+        ConfigurationError: the key is a function of arguments.
+    """
     if isinstance(given, bool):
         return None
-    key: Any = given  # no function: it was checked
+    key: Any = given
     once = given if isinstance(given, Once) else Once(key)
+    if callable(once.key):
+        raise ConfigurationError(
+            "exactly_once= of a block got a function, and a block has no arguments to call it with:"
+            " give it the key itself, or decorate a function with unit_of_work(exactly_once=...)."
+        )
     return KeyedCall(once, "", once.of)
 
 
@@ -305,20 +314,13 @@ class _OptionInUse:
 option_in_use = _OptionInUse()
 
 
-def check_once(given: Any, *, of_function: bool) -> None:
+def check_once(given: Any) -> None:
     """Check what ``exactly_once=`` got.
 
     Raises:
         ConfigurationError: it cannot work.
     """
-    once = given if isinstance(given, Once) else None
-    computed = callable(given if once is None else once.key)
-    if computed and not of_function:
-        raise ConfigurationError(
-            "exactly_once= of a unit got a function, and a unit has no arguments to call it with:"
-            " give it the key itself, or decorate a function with unit_of_work(exactly_once=...)."
-        )
-    if not (isinstance(given, bool) or once is not None or computed):
+    if not (isinstance(given, (bool, Once)) or callable(given)):
         token_of(given)
     option_in_use.seen = option_in_use.seen or given is not False
 

@@ -2,7 +2,7 @@
 
 ::
 
-    with UnitOfWork(sessions, parts=[Under(lease)]) as session:
+    with unit_of_work(sessions, parts=[Under(lease)]) as session:
         session.get_one(Page, 7).text = "..."
 
 or, in a watched session, ``use(session, lease)``. From then on each write of the leased row checks
@@ -16,7 +16,7 @@ For work of minutes, a thread renews the lease (:mod:`optilock.leases.threads`):
     with lease(sessions, (Page, 7), 30) as held:
         ...                                  # minutes of work
         held.check()                         # before an action that cannot be undone
-        with UnitOfWork(sessions, parts=[held]) as session:
+        with unit_of_work(sessions, parts=[held]) as session:
             session.get_one(Page, 7).text = "..."
 
 While a transaction has the row locked, the lease gets no other holder; a lease that has ended in
@@ -111,7 +111,7 @@ def require_watched(session: Any, call: str, argument: str) -> Session:
     if not is_watched(found):
         raise ConfigurationError(
             f"{call}() got a session that is not watched ({type(found).__name__}), so nothing would"
-            " check its writes: use optilock.watch() on its factory, or a UnitOfWork."
+            " check its writes: use optilock.watch() on its factory, or a unit of work."
         )
     return found
 

@@ -21,7 +21,7 @@ from sqlalchemy.util import await_only, greenlet_spawn
 
 from optilock.errors import ConfigurationError
 from optilock.leases.renewal import PATIENCE, Renewal, RenewedPart
-from optilock.unit.async_unit import wait_until_done
+from optilock.unit.cancellation import wait_until_done
 from optilock.unit.sessions import is_async, make_async_session
 
 P = ParamSpec("P")

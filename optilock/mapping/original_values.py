@@ -95,7 +95,7 @@ def _not_compared(cls: type[Any]) -> ConfigurationError:
     return ConfigurationError(
         f"{cls.__name__} has no version column, only compared values (CompareValues), and this"
         " session compares none: the write could silently undo another one. Use optilock.watch()"
-        " on the session factory, or a UnitOfWork."
+        " on the session factory, or a unit of work."
     )
 
 

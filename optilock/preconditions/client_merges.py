@@ -4,7 +4,7 @@
 
     form["seen"] = sign_seen(page, ["title", "body"], etags=tags)       # when it is shown
 
-    with UnitOfWork(SessionLocal) as session:                           # when it comes back
+    with unit_of_work(SessionLocal) as session:                           # when it comes back
         merge_changes(
             session, Page, 7, {"title": form["title"], "body": form["body"]},
             seen=form["seen"], etags=tags, on_conflict=per_field(body=merge_text),

@@ -2,7 +2,7 @@
 
 ::
 
-    with UnitOfWork(SessionLocal) as session:
+    with unit_of_work(SessionLocal) as session:
         apply(session, Page, 7, form.changes, expected=form.version)
 
 The names are checked first, then the row is read, then its version, then the values are set. So a
@@ -141,7 +141,7 @@ def mapper_to_edit(session: Session, model: Any, call: str) -> Mapper[Any]:
     if not is_watched(session):
         raise ConfigurationError(
             f"{call}() got a session that is not watched, and its write would not compare the"
-            " version: use a UnitOfWork, or optilock.watch() on the session factory."
+            " version: use a unit of work, or optilock.watch() on the session factory."
         )
     mapper = inspect(model, raiseerr=False)
     if not isinstance(mapper, Mapper):

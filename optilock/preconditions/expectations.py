@@ -21,12 +21,12 @@ with the status to answer. A program that knows the version itself writes
 
 :func:`verify` makes sure that a row that was only read is the same at COMMIT::
 
-    with UnitOfWork(SessionLocal) as session:
+    with unit_of_work(SessionLocal) as session:
         doctor = session.get_one(Doctor, 7)
         verify(doctor)                              # only read: must be unchanged at COMMIT
         session.get_one(Shift, 3).doctor_id = doctor.id
 
-    with UnitOfWork(SessionLocal, verify_reads=True) as session:    # every versioned row it reads
+    with unit_of_work(SessionLocal, verify_reads=True) as session:    # every versioned row it reads
         ...
 
 A version stops a lost update of its own row, and not a decision that was based on another row. So
@@ -176,7 +176,7 @@ def state_in_watched_session(
     if not is_watched(session):
         raise ConfigurationError(
             f"{what}, of a session that is not watched and would not check it later: use a"
-            " UnitOfWork, or optilock.watch() on the session factory."
+            " unit of work, or optilock.watch() on the session factory."
         )
     return state, session
 

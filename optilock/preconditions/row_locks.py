@@ -2,7 +2,7 @@
 
 ::
 
-    with UnitOfWork(SessionLocal) as session:
+    with unit_of_work(SessionLocal) as session:
         account = session.get_one(Account, 7)
         lock(account)                         # from here on the row is ours, and as it is stored
         account.balance -= charge(account)

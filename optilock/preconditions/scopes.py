@@ -2,7 +2,7 @@
 
 ::
 
-    with UnitOfWork(SessionLocal) as session:
+    with unit_of_work(SessionLocal) as session:
         hour = select(Booking).where(Booking.room_id == 7, Booking.hour == 9)
         if verify(session, Booking.scope(room_id=7), hour):
             raise Taken
@@ -149,7 +149,7 @@ def _session(call: str, session: AnySession, scope: Scope) -> Session:
     if not is_watched(found):
         raise ConfigurationError(
             f"{call}(session, {scope!r}) got a session that is not watched, so COMMIT would not"
-            " check the scope: use a UnitOfWork, or optilock.watch() on the session factory."
+            " check the scope: use a unit of work, or optilock.watch() on the session factory."
             " Nothing was sent."
         )
     owner = session_record(found).owner

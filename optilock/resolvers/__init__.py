@@ -4,8 +4,8 @@
 
     from optilock.resolvers import merge_fields, merge_text, per_field
 
-    UnitOfWork(SessionLocal, on_conflict=merge_fields)
-    UnitOfWork(SessionLocal, on_conflict={Page: per_field(body=merge_text)})
+    unit_of_work(SessionLocal, on_conflict=merge_fields)
+    unit_of_work(SessionLocal, on_conflict={Page: per_field(body=merge_text)})
 
 :mod:`~optilock.resolvers.rules` has the resolvers, which decide about a row. A decision is a
 :mod:`~optilock.resolvers.resolution`, as is the policy of a DELETE for a row that another

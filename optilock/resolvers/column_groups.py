@@ -5,7 +5,7 @@
     class Booking(Versioned, Base):
         __merge_together__ = (("start", "end"),)            # start <= end
 
-    UnitOfWork(SessionLocal, on_conflict=merge_fields(together=[("start", "end")]))
+    unit_of_work(SessionLocal, on_conflict=merge_fields(together=[("start", "end")]))
 
 We move the start of a booking from 1 to 10 to 9, and another transaction moves the end to 2. Each
 change keeps the rule, and a merge of the columns would store 9 to 2. Here both columns are in

@@ -7,7 +7,7 @@ changed or deleted first::
     class Draft(Versioned, Base):
         __on_delete__ = OnDelete.IGNORE_GONE
 
-    UnitOfWork(SessionLocal, on_delete=OnDelete.IGNORE_VERSION)
+    unit_of_work(SessionLocal, on_delete=OnDelete.IGNORE_VERSION)
     watch(SessionLocal, on_delete={Draft: OnDelete.IGNORE_VERSION, Invoice: OnDelete.STRICT})
 
 ==================  ==============================  ==============================

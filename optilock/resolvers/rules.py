@@ -4,8 +4,8 @@ A resolver is a function of one :class:`~optilock.errors.Entry`, which has the t
 column, and it returns a :class:`~optilock.resolvers.resolution.Resolution`. It runs in the
 transaction that met the conflict, and its decision is written there::
 
-    UnitOfWork(SessionLocal, on_conflict=merge_fields)
-    UnitOfWork(SessionLocal, on_conflict={Page: per_field(body=merge_text), Account: reject})
+    unit_of_work(SessionLocal, on_conflict=merge_fields)
+    unit_of_work(SessionLocal, on_conflict={Page: per_field(body=merge_text), Account: reject})
 
 ================  ==============================  =======================  =======================
 \\                 both updated                    we update, they deleted  we delete, they updated

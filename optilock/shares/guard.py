@@ -19,7 +19,7 @@ For work of minutes, a thread sends the heartbeats of a handle (:mod:`optilock.l
     with opened(sessions, (Page, 7), "RW", share="R", seconds=30) as held:
         ...                                  # minutes of work
         held.check()                         # before an action that cannot be undone
-        with UnitOfWork(sessions, parts=[held]) as session:
+        with unit_of_work(sessions, parts=[held]) as session:
             session.get_one(Page, 7).text = "..."
 
 While a transaction has the handle's row locked, a heartbeat is tried again later. On MariaDB that

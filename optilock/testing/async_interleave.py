@@ -162,7 +162,7 @@ async def interleave_async(
 
     Args:
         sessions: an ``async_sessionmaker``, an ``AsyncEngine``, or a function that makes an async
-            context manager with a session in it: ``lambda: AsyncUnitOfWork(AsyncSessionLocal)``.
+            context manager with a session in it: ``lambda: unit_of_work(AsyncSessionLocal)``.
 
     Raises:
         ConfigurationError: there are no names, two are equal, or ``sessions`` makes no sessions.

@@ -25,7 +25,7 @@ the others go on::
             step.result()                                   # bob's value or error
 
 Pass a ``sessionmaker`` (watched or not), an ``Engine``, or a function that returns a session
-context manager. ``lambda: UnitOfWork(SessionLocal)`` steps units of work; ``leave()`` is then the
+context manager. ``lambda: unit_of_work(SessionLocal)`` steps units of work; ``leave()`` is then the
 end of the block, where the unit commits.
 
 Nothing sleeps for a result. ``blocked()`` asks PostgreSQL and MariaDB whether the connection waits
@@ -245,7 +245,7 @@ def _factory(sessions: Any) -> Callable[[], AbstractContextManager[Any]]:
     if not callable(sessions):
         raise ConfigurationError(
             "interleave() needs a sessionmaker, an Engine or a function that returns a session,"
-            f" such as lambda: UnitOfWork(SessionLocal). Got {sessions!r}."
+            f" such as lambda: unit_of_work(SessionLocal). Got {sessions!r}."
         )
     return cast("Callable[[], AbstractContextManager[Any]]", sessions)
 
@@ -378,6 +378,6 @@ def _checked(made: AbstractContextManager[S]) -> AbstractContextManager[S]:
         raise ConfigurationError(
             f"interleave() was given something that makes {type(made).__name__!r}, which is no"
             " context manager with a Session in it: give it a sessionmaker, an Engine, or a"
-            " function such as lambda: UnitOfWork(SessionLocal)."
+            " function such as lambda: unit_of_work(SessionLocal)."
         )
     return made

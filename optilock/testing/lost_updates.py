@@ -39,7 +39,7 @@ def assert_no_lost_update(
         work: a function of the session that moves ``attribute`` of the row by ``by``, and neither
             commits nor rolls back.
         sessions: what to interleave in place of the fixture's sessions, such as
-            ``lambda: UnitOfWork(SessionLocal)``.
+            ``lambda: unit_of_work(SessionLocal)``.
 
     Raises:
         AssertionError: the attribute has not moved by ``by`` for each acknowledged COMMIT.

@@ -1,6 +1,7 @@
 """Units of work: how one is opened, which options it has, and which one is running.
 
-:mod:`~optilock.unit.units` and :mod:`~optilock.unit.async_unit` open a unit. By its
+:mod:`~optilock.unit.units` and :mod:`~optilock.unit.async_unit` open a unit, which ends in spite of
+:mod:`~optilock.unit.cancellation`, or make :mod:`~optilock.unit.functions` into units. By its
 :mod:`~optilock.unit.membership` it joins one of the :mod:`~optilock.unit.running_units`, or has a
 :mod:`~optilock.unit.transaction` of its own, over :mod:`~optilock.unit.sessions` that are made as
 the caller's factory makes them. Its :mod:`~optilock.unit.options` are checked once. An option is
@@ -22,12 +23,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from optilock.coroutines import load_of_asyncio
+from optilock.old_paths import load_renamed
 from optilock.unit.conditions import require_conditions
 from optilock.unit.durations import Seconds
 from optilock.unit.heat import forget_hot_rows
 from optilock.unit.isolation import Isolation
 from optilock.unit.options import (
-    RetriedUnitOptions,
     RetryOptions,
     UnitOptions,
     UnitOptionsWithoutIsolation,
@@ -48,7 +49,6 @@ __all__ = [
     "Isolation",
     "Part",
     "Pipelined",
-    "RetriedUnitOptions",
     "RetryOptions",
     "Seconds",
     "Strategy",
@@ -71,4 +71,4 @@ def __getattr__(name: str) -> Any:
     """Load :class:`AsyncUnitOfWork` when it is used: it needs greenlet, which may be absent."""
     if name == "AsyncUnitOfWork":
         return load_of_asyncio(f"{__name__}.async_unit", name)
-    raise AttributeError(f"module 'optilock.unit' has no attribute {name!r}")
+    return load_renamed(__name__, name)

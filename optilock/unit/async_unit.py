@@ -2,9 +2,9 @@
 
 ::
 
-    from optilock import AsyncUnitOfWork
+    from optilock import unit_of_work
 
-    async with AsyncUnitOfWork(AsyncSessionLocal) as session:
+    async with unit_of_work(AsyncSessionLocal) as session:
         (await session.get_one(Account, 42)).owner = "Ada"
 
 A task that is cancelled while COMMIT runs waits for the database's answer before the cancellation
@@ -16,10 +16,9 @@ does not, so this module is loaded only when it is used.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Coroutine
 from types import TracebackType
-from typing import Any, Generic, NoReturn, TypeVar, Unpack, overload
+from typing import Any, Concatenate, Generic, NoReturn, ParamSpec, TypeVar, Unpack, overload
 
 from sqlalchemy.ext.asyncio import (
     AsyncEngine,
@@ -27,23 +26,23 @@ from sqlalchemy.ext.asyncio import (
     async_scoped_session,
     async_sessionmaker,
 )
-from sqlalchemy.util import greenlet_spawn
 
 from optilock.errors import ConfigurationError
 from optilock.exactly_once.hooks import call_hooks_async
-from optilock.exactly_once.keys import call_of_block
+from optilock.unit.cancellation import to_the_end
 from optilock.unit.membership import Membership
-from optilock.unit.next_attempt import NextAttempt
-from optilock.unit.options import UnitOptions, options_from, spelled_out
+from optilock.unit.options import UnitOptions, spelled_out
 from optilock.unit.running_units import outside_units
 from optilock.unit.sessions import is_async, make_async_session
 from optilock.unit.transaction import OwnTransaction
 
 AS = TypeVar("AS", bound=AsyncSession)
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 class AsyncUnitOfWork(Membership, Generic[AS]):
-    """``async with AsyncUnitOfWork(AsyncSessionLocal) as session: ...``.
+    """What :func:`optilock.unit_of_work` gives for async sessions.
 
     ``sessions`` is an ``async_sessionmaker``, an ``async_scoped_session`` or an ``AsyncEngine``.
     Options, rules and errors are those of :class:`optilock.UnitOfWork`.
@@ -57,25 +56,33 @@ class AsyncUnitOfWork(Membership, Generic[AS]):
     ) -> None: ...
     @overload
     def __init__(
-        self: AsyncUnitOfWork[AsyncSession], sessions: AsyncEngine, **options: Unpack[UnitOptions]
+        self: AsyncUnitOfWork[AsyncSession],
+        sessions: AsyncEngine,
+        **options: Unpack[UnitOptions],
     ) -> None: ...
     def __init__(self, sessions: Any, **options: Any) -> None:
         if not is_async(sessions):
             raise ConfigurationError(
                 f"AsyncUnitOfWork got {type(sessions).__name__}, which makes sync sessions: write"
-                " `with UnitOfWork(...)`, or give it an async_sessionmaker."
+                " `with unit_of_work(...)`, or give it an async_sessionmaker."
             )
-        self._sessions, self._options = sessions, options_from(options)
-        self._call = call_of_block(self._options.exactly_once)
-        self._options.opened(sessions)
+        super().__init__(sessions, options)
 
     __signature__ = spelled_out(
         sessions="async_sessionmaker[AS] | async_scoped_session[AS] | AsyncEngine"
     )
 
+    def __call__(
+        self, function: Callable[Concatenate[AS, P], Coroutine[Any, Any, R]], /
+    ) -> Callable[P, Coroutine[Any, Any, R]]:
+        """Return the coroutine function as a unit, which runs again if it must."""
+        run: Callable[P, Coroutine[Any, Any, R]] = self._function(function, asynchronous=True)
+        return run
+
     def __enter__(self) -> NoReturn:
         raise ConfigurationError(
-            "AsyncUnitOfWork makes async sessions: write `async with`. Nothing was sent."
+            f"{type(self._sessions).__name__} makes async sessions: write `async with`. Nothing was"
+            " sent."
         )
 
     def __exit__(self, *_: object) -> None:
@@ -128,7 +135,7 @@ class AsyncUnitOfWork(Membership, Generic[AS]):
         outcome = "committed" if isinstance(self._transaction, OwnTransaction) else _JOINED
         if error is not None:
             outcome = "rolled back"
-        await _to_the_end(self._complete(error), outcome)
+        await to_the_end(self._complete(error), outcome)
 
     async def _complete(self, error: BaseException | None) -> None:
         """Leave the transaction, and call the functions that follow COMMIT outside of the unit."""
@@ -141,34 +148,3 @@ class AsyncUnitOfWork(Membership, Generic[AS]):
 
 
 _JOINED = "left to the unit around it, which commits or rolls back"
-
-
-async def drop_transaction(next_attempt: NextAttempt) -> None:
-    """Roll back the transaction that was kept, because no attempt follows."""
-    await _to_the_end(greenlet_spawn(next_attempt.drop), "rolled back")
-
-
-async def _to_the_end(work: Coroutine[Any, Any, None], outcome: str) -> None:
-    """Wait for ``work``, and pass on a cancellation only after it."""
-    task = asyncio.ensure_future(work)
-    cancelled = await wait_until_done(task)
-    if cancelled is None:
-        task.result()
-        return
-    failure = task.exception()
-    if failure is None:
-        cancelled.add_note(f"optilock: cancelled at its end; the unit of work was {outcome}")
-        raise cancelled
-    cancelled.add_note(f"optilock: cancelled at its end; the unit of work failed: {failure}")
-    raise cancelled from failure
-
-
-async def wait_until_done(task: asyncio.Future[Any]) -> asyncio.CancelledError | None:
-    """Wait for the task even while we are cancelled; return the cancellation."""
-    cancelled: asyncio.CancelledError | None = None
-    while not task.done():
-        try:
-            await asyncio.wait({task})
-        except asyncio.CancelledError as error:
-            cancelled = error
-    return cancelled

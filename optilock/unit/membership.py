@@ -9,7 +9,8 @@ database detects that: half of the circle is in the program. So the inner unit w
 
 from __future__ import annotations
 
-from typing import Any, NoReturn, Protocol, Self
+from collections.abc import Mapping
+from typing import Any, Protocol, Self
 
 from sqlalchemy import Engine
 from sqlalchemy.exc import DBAPIError
@@ -17,12 +18,14 @@ from sqlalchemy.exc import DBAPIError
 from optilock.errors import ConfigurationError, SeparateUnitWarning
 from optilock.exactly_once.errors import AlreadyDone, KeyReused
 from optilock.exactly_once.hooks import open_savepoints
-from optilock.exactly_once.keys import KeyedCall
+from optilock.exactly_once.keys import KeyedCall, call_of_block
 from optilock.exactly_once.units import claim, store_result
 from optilock.unit import running_units
+from optilock.unit.functions import unit_function
 from optilock.unit.next_attempt import NextAttempt
-from optilock.unit.options import Options
+from optilock.unit.options import Options, options_from
 from optilock.unit.parts import leave_parts
+from optilock.unit.retries import Policy
 from optilock.unit.sessions import ReplacedSession, owner_of, same_database
 from optilock.unit.transaction import OwnTransaction
 from optilock.watched.session.connections import binds_of_sessions
@@ -47,11 +50,20 @@ class Membership:
     _next_attempt: NextAttempt | None = None
     #: The call under a key that the unit is for.
     _call: KeyedCall | None = None
+    #: How a decorated function runs again; None: no option of a retry is given.
+    _policy: Policy | None = None
+    #: It is an attempt of a decorated function, not a block.
+    _is_attempt = False
     _used = False
     #: Its entry, for units inside it.
     _running: running_units.RunningUnit | None = None
     #: The registry of a scoped session, and the session that it had.
     _scope: tuple[Any, Any] | None = None
+
+    def __init__(self, sessions: Any, options: Mapping[str, Any]) -> None:
+        self._sessions = sessions
+        self._policy, self._options = options_from(options)
+        self._options.opened(sessions)
 
     @classmethod
     def from_checked(
@@ -61,20 +73,40 @@ class Membership:
         next_attempt: NextAttempt | None = None,
         call: KeyedCall | None = None,
     ) -> Self:
-        """Return a unit of options and sessions that were checked before."""
+        """Return an attempt, of options and sessions that were checked before."""
         unit = cls.__new__(cls)
         vars(unit).update(
-            _sessions=sessions, _options=options, _next_attempt=next_attempt, _call=call
+            _sessions=sessions,
+            _options=options,
+            _next_attempt=next_attempt,
+            _call=call,
+            _is_attempt=True,
         )
         return unit
 
-    def __call__(self, *_: object, **__: object) -> NoReturn:
-        level: Any = self._options.isolation  # an Isolation by now
-        option = "" if level is None else f", isolation=Isolation.{level.name}"
-        raise ConfigurationError(
-            "this unit of work is a block (`with`), and does not decorate a function: write"
-            f" @unit_of_work(sessions{option}). Nothing was sent."
+    def _function(self, function: Any, *, asynchronous: bool) -> Any:
+        return unit_function(
+            type(self),
+            function,
+            self._sessions,
+            self._policy,
+            self._options,
+            asynchronous=asynchronous,
         )
+
+    def _begin_block(self) -> None:
+        """Refuse what only a decorated function can have, and take the key.
+
+        Raises:
+            ConfigurationError: an option is of a retry, or the key is a function.
+        """
+        if self._policy is not None:
+            raise ConfigurationError(
+                "a block (`with`) runs once, and this unit of work has an option of a retry"
+                f" ({self._policy.given}): decorate a function with it, or give the option to"
+                " @optilock.retry(...) on the function that has the block. Nothing was sent."
+            )
+        self._call = call_of_block(self._options.exactly_once)
 
     def _outer(self) -> OwnTransaction | None:
         """Return the running unit that this one joins."""
@@ -84,6 +116,8 @@ class Membership:
                 " new one for each (or decorate a function with unit_of_work)."
             )
         self._used = True
+        if not self._is_attempt:
+            self._begin_block()
         if not running_units.inside_unit():
             return None
         outer = None

@@ -35,7 +35,20 @@ from optilock.watched.guard.running_attempts import RepeatValues
 from optilock.watched.session.connections import binds_of_sessions, has_two_phases
 
 
-class UnitOptionsWithoutIsolation(TypedDict, total=False):
+class RetryOptions(TypedDict, total=False):
+    """The keywords of :func:`optilock.retry`."""
+
+    attempts: int
+    on: On
+    deadline: Seconds | None
+    wait_initial: Seconds
+    wait_max: Seconds
+    before_retry: Hook | None
+    repeat_values: RepeatValues | None
+    idempotent: bool
+
+
+class UnitOptionsWithoutIsolation(RetryOptions, total=False):
     """The keywords of ``serializable`` and ``repeatable_read``."""
 
     on_conflict: OnConflict
@@ -55,26 +68,9 @@ class UnitOptionsWithoutIsolation(TypedDict, total=False):
 
 
 class UnitOptions(UnitOptionsWithoutIsolation, total=False):
-    """The keywords of :class:`optilock.UnitOfWork`."""
+    """The keywords of :func:`optilock.unit_of_work`."""
 
     isolation: Isolation | str | None
-
-
-class RetryOptions(TypedDict, total=False):
-    """The keywords of :func:`optilock.retry`."""
-
-    attempts: int
-    on: On
-    deadline: Seconds | None
-    wait_initial: Seconds
-    wait_max: Seconds
-    before_retry: Hook | None
-    repeat_values: RepeatValues | None
-    idempotent: bool
-
-
-class RetriedUnitOptions(UnitOptions, RetryOptions, total=False):
-    """The keywords of :func:`optilock.unit_of_work`."""
 
 
 #: Either True or False.
@@ -293,26 +289,31 @@ class Options:
 _NONE = Options()
 
 
-def options_from(given: Mapping[str, Any], *, of_function: bool = False) -> Options:
-    """Return checked options from keywords, of a unit or ``of_function``, a decorated one.
+def options_from(given: Mapping[str, Any]) -> tuple[Policy | None, Options]:
+    """Return a retry's policy, if one of its options is given, and the options of the unit.
 
     Raises:
         ConfigurationError: there is no such option, or its value cannot work.
     """
     if not given:
-        return _NONE
-    for name in given:
+        return None, _NONE
+    about_retry: dict[str, Any] = {}
+    about_unit: dict[str, Any] = {}
+    for name, value in given.items():
         if name in RetryOptions.__annotations__:
-            raise ConfigurationError(
-                f"a unit of work runs once, so {name!r} is an option of optilock.unit_of_work() and"
-                " optilock.retry(), which run it again."
-            )
-        if name not in _KNOWN:
-            raise ConfigurationError(
-                f"a unit of work has no option {name!r}; it has {', '.join(_KNOWN)}."
-            )
+            about_retry[name] = value
+        elif name in _KNOWN:
+            about_unit[name] = value
+        else:
+            known = ", ".join([*RetryOptions.__annotations__, *_KNOWN])
+            raise ConfigurationError(f"unit_of_work() has no option {name!r}; it has {known}.")
+    policy = Policy(**about_retry, given=", ".join(about_retry)) if about_retry else None
+    return policy, _of_unit(about_unit)
+
+
+def _of_unit(given: dict[str, Any]) -> Options:
     if "exactly_once" in given:
-        check_once(given["exactly_once"], of_function=of_function)
+        check_once(given["exactly_once"])
     elif _PLAIN.issuperset(map(type, given.values())):
         return _checked(tuple(given.items()))
     return Options(**given)
@@ -350,20 +351,3 @@ def spelled_out(*, sessions: Any) -> inspect.Signature:
 
 
 _KNOWN = [field.name for field in fields(Options)]
-
-
-def policy_from(given: Mapping[str, Any]) -> tuple[Policy, Options]:
-    """Return the retry's policy and the unit's options from the keywords of ``unit_of_work``.
-
-    Raises:
-        ConfigurationError: there is no such option, or its value cannot work.
-    """
-    of_retry = RetryOptions.__annotations__
-    for name in given:
-        if name not in of_retry and name not in _KNOWN:
-            raise ConfigurationError(
-                f"unit_of_work() has no option {name!r}; it has {', '.join([*of_retry, *_KNOWN])}."
-            )
-    about_retry = {k: v for k, v in given.items() if k in of_retry}
-    about_unit = {k: v for k, v in given.items() if k not in about_retry}
-    return Policy(**about_retry), options_from(about_unit, of_function=True)

@@ -151,6 +151,8 @@ class Policy:
     before_retry: Hook | None = None
     repeat_values: RepeatValues | None = None
     idempotent: bool = False
+    #: The names of the options that a unit of work got, for messages.
+    given: str = field(default="", repr=False)
     #: Clock and sleep, which tests replace.
     clock: Callable[[], float] = field(default=time.monotonic, repr=False)
     sleep: Callable[[float], object] = field(default=sleep_for, repr=False)

@@ -2,9 +2,9 @@
 
 ::
 
-    from optilock import UnitOfWork, merge_fields, unit_of_work
+    from optilock import merge_fields, unit_of_work
 
-    with UnitOfWork(SessionLocal) as session:              # one unit, no retry
+    with unit_of_work(SessionLocal) as session:            # one unit, no retry
         session.get_one(Account, 42).owner = "Ada"
 
     @unit_of_work(SessionLocal, attempts=5, on_conflict=merge_fields)   # retry and unit in one
@@ -31,9 +31,7 @@ The rules:
 
 from __future__ import annotations
 
-import functools
-import inspect
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from types import TracebackType
 from typing import (
     TYPE_CHECKING,
@@ -52,21 +50,13 @@ from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 from optilock.errors import ConfigurationError
 from optilock.exactly_once.hooks import call_hooks
-from optilock.exactly_once.keys import KeyedCall, call_of_block, calls_of_function
 from optilock.unit.isolation import Isolation
 from optilock.unit.membership import Membership
-from optilock.unit.next_attempt import NextAttempt
 from optilock.unit.options import (
-    Options,
-    RetriedUnitOptions,
     UnitOptions,
     UnitOptionsWithoutIsolation,
-    named_after,
-    options_from,
-    policy_from,
     spelled_out,
 )
-from optilock.unit.retries import Policy
 from optilock.unit.running_units import outside_units
 from optilock.unit.sessions import is_async, make_session
 from optilock.unit.transaction import OwnTransaction
@@ -86,12 +76,10 @@ if TYPE_CHECKING:
 S = TypeVar("S", bound=Session)
 P = ParamSpec("P")
 R = TypeVar("R")
-#: Makes the call under a key from the arguments; None: no key this time.
-MakesCall = Callable[[Any, Any], KeyedCall | None]
 
 
 class UnitOfWork(Membership, Generic[S]):
-    """One transaction: ``with UnitOfWork(SessionLocal) as session: ...``.
+    """One transaction, as :func:`unit_of_work` opens it: a block, or the decorator of a function.
 
     Args:
         sessions: a ``sessionmaker``, a ``scoped_session`` or an ``Engine``.
@@ -136,18 +124,21 @@ class UnitOfWork(Membership, Generic[S]):
         if is_async(sessions):
             raise ConfigurationError(
                 f"UnitOfWork got {type(sessions).__name__}, which makes async sessions: write"
-                " `async with AsyncUnitOfWork(...)`."
+                " `async with unit_of_work(...)`."
             )
-        self._sessions, self._options = sessions, options_from(options)
-        self._call = call_of_block(self._options.exactly_once)
-        self._options.opened(sessions)
+        super().__init__(sessions, options)
 
     __signature__ = spelled_out(sessions="sessionmaker[S] | scoped_session[S] | Engine")
 
+    def __call__(self, function: Callable[Concatenate[S, P], R], /) -> Callable[P, R]:
+        """Return the function as a unit, which runs again if it must."""
+        run: Callable[P, R] = self._function(function, asynchronous=False)
+        return run
+
     async def __aenter__(self) -> NoReturn:
         raise ConfigurationError(
-            "UnitOfWork makes sync sessions: write `with`, or `async with AsyncUnitOfWork(...)`"
-            " over an async_sessionmaker. Nothing was sent."
+            f"{type(self._sessions).__name__} makes sync sessions: write `with`, or give"
+            " unit_of_work an async_sessionmaker. Nothing was sent."
         )
 
     async def __aexit__(self, *_: object) -> None:
@@ -192,223 +183,41 @@ class UnitOfWork(Membership, Generic[S]):
 
 @overload
 def unit_of_work(
-    sessions: sessionmaker[S] | scoped_session[S], **options: Unpack[RetriedUnitOptions]
-) -> Callable[[Callable[Concatenate[S, P], R]], Callable[P, R]]: ...
+    sessions: sessionmaker[S] | scoped_session[S], **options: Unpack[UnitOptions]
+) -> UnitOfWork[S]: ...
 @overload
-def unit_of_work(
-    sessions: Engine, **options: Unpack[RetriedUnitOptions]
-) -> Callable[[Callable[Concatenate[Session, P], R]], Callable[P, R]]: ...
+def unit_of_work(sessions: Engine, **options: Unpack[UnitOptions]) -> UnitOfWork[Session]: ...
 @overload
 def unit_of_work(
     sessions: async_sessionmaker[AS] | async_scoped_session[AS],
-    **options: Unpack[RetriedUnitOptions],
-) -> Callable[
-    [Callable[Concatenate[AS, P], Coroutine[Any, Any, R]]], Callable[P, Coroutine[Any, Any, R]]
-]: ...
+    **options: Unpack[UnitOptions],
+) -> AsyncUnitOfWork[AS]: ...
 @overload
 def unit_of_work(
-    sessions: AsyncEngine, **options: Unpack[RetriedUnitOptions]
-) -> Callable[
-    [Callable[Concatenate[AsyncSession, P], Coroutine[Any, Any, R]]],
-    Callable[P, Coroutine[Any, Any, R]],
-]: ...
+    sessions: AsyncEngine, **options: Unpack[UnitOptions]
+) -> AsyncUnitOfWork[AsyncSession]: ...
 def unit_of_work(sessions: Any, **options: Any) -> Any:
-    """Run the decorated function as a unit of work, again if it must: retry and unit in one.
+    """Return a unit of work: a block (``with``, ``async with``), or the decorator of a function.
 
-    The function gets the session first and is called without it. Each attempt has a new session
-    and reads everything again. Called inside a running unit on the same sessions, it joins that
-    unit, runs once and lets the error out.
+    A decorated function is retry and unit in one. It gets the session first and is called without
+    it. Each attempt has a new session and reads everything again. Called inside a running unit on
+    the same sessions, it joins that unit, runs once and lets the error out.
 
-    Takes the options of :class:`UnitOfWork` and of :func:`optilock.retry` (``attempts=5``,
-    ``on``, ``deadline``, ``wait_initial``, ``wait_max``, ``before_retry``, ``repeat_values``,
-    ``idempotent``).
+    Takes the options of :class:`UnitOfWork`. A decorated function also has those of
+    :func:`optilock.retry` (``attempts=5``, ``on``, ``deadline``, ``wait_initial``, ``wait_max``,
+    ``before_retry``, ``repeat_values``, ``idempotent``), which a block cannot have: it runs once.
     Each attempt computes its values from the rows that it reads. A value that a person has typed
     is the same in each attempt, and needs a tag (:func:`optilock.expect`).
 
     Raises:
-        ConfigurationError: (on decorating) an option cannot work, the function is a method, or it
-            is async and ``sessions`` is not, or the reverse.
+        ConfigurationError: an option cannot work; (on decorating) the function is a method, or it
+            is async and ``sessions`` is not, or the reverse; (on entering) an option is of a retry.
     """
-    policy, unit_options = policy_from(options)
-    asynchronous = is_async(sessions)
+    if is_async(sessions):
+        from optilock.unit.async_unit import AsyncUnitOfWork  # needs greenlet
 
-    unit_options.opened(sessions)
-
-    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
-        _refuse_methods(function)
-        policy.decorate(function)  # refuses functions that cannot run again, such as generators
-        _require_same_kind(function, sessions, asynchronous)
-        signature = _without_session(function)
-        key: Any = unit_options.exactly_once
-        call = None if isinstance(key, bool) else calls_of_function(key, function, signature)
-        make = _async_runner if asynchronous else _runner
-        run = make(function, sessions, policy, named_after(unit_options, function), call)
-        functools.update_wrapper(run, function)
-        run.__signature__ = signature  # type: ignore[attr-defined]
-        return run
-
-    return _Decorator(decorate)
-
-
-class _Decorator:
-    """The decorator of a function; a ``with`` statement gets the right name."""
-
-    def __init__(self, decorate: Callable[..., Callable[..., Any]]) -> None:
-        self._decorate = decorate
-
-    def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        return self._decorate(function)
-
-    def __enter__(self) -> NoReturn:
-        raise ConfigurationError(
-            "unit_of_work(sessions) decorates a function: write `with UnitOfWork(sessions) as"
-            " session:` for a block. Nothing was sent."
-        )
-
-    def __exit__(self, *_: object) -> None:
-        """Do nothing: the block is never entered."""
-
-    async def __aenter__(self) -> NoReturn:
-        raise ConfigurationError(
-            "unit_of_work(sessions) decorates a function: write `async with"
-            " AsyncUnitOfWork(sessions) as session:` for a block. Nothing was sent."
-        )
-
-    async def __aexit__(self, *_: object) -> None:
-        """Do nothing: the block is never entered."""
-
-
-def _runner(
-    function: Callable[..., R],
-    sessions: Any,
-    policy: Policy,
-    options: Options,
-    keyed: MakesCall | None,
-) -> Callable[..., R]:
-    kind: type[UnitOfWork[Any]] = UnitOfWork
-    attempts = _attempts_after_waits(policy)
-
-    def run(*args: Any, **kwargs: Any) -> R:
-        call = None if keyed is None else keyed(args, kwargs)
-        following = NextAttempt(attempts)
-        try:
-            for attempt in policy.run(
-                once=_once(options), at_once=following.locks_rows, name=options.name
-            ):
-                with attempt:
-                    unit = kind.from_checked(sessions, options, following, call)
-                    if call is not None:
-                        result: R = call.run(unit, function, args, kwargs)
-                        return result
-                    with unit as session:
-                        return function(session, *args, **kwargs)
-        finally:
-            if following.held is not None:
-                following.drop()
-        raise AssertionError("a run ends with a result or an error")
-
-    return run
-
-
-def _async_runner(
-    function: Callable[..., Coroutine[Any, Any, R]],
-    sessions: Any,
-    policy: Policy,
-    options: Options,
-    keyed: MakesCall | None,
-) -> Callable[..., Coroutine[Any, Any, R]]:
-    from optilock.unit.async_unit import AsyncUnitOfWork, drop_transaction
-
-    kind: type[AsyncUnitOfWork[Any]] = AsyncUnitOfWork
-    attempts = _attempts_after_waits(policy)
-
-    async def run(*args: Any, **kwargs: Any) -> R:
-        call = None if keyed is None else keyed(args, kwargs)
-        following = NextAttempt(attempts)
-        try:
-            async for attempt in policy.run(
-                once=_once(options), at_once=following.locks_rows, name=options.name
-            ):
-                with attempt:
-                    unit = kind.from_checked(sessions, options, following, call)
-                    if call is not None:
-                        result: R = await call.run_async(unit, function, args, kwargs)
-                        return result
-                    async with unit as session:
-                        return await function(session, *args, **kwargs)
-        finally:
-            if following.held is not None:
-                await drop_transaction(following)
-        raise AssertionError("a run ends with a result or an error")
-
-    return run
-
-
-def _attempts_after_waits(policy: Policy) -> int:
-    """Return the most attempts if waits for locks fail."""
-    return policy.attempts if policy.is_usual else 1
-
-
-def _once(options: Options) -> bool | None:
-    """Return False for an independent unit, which can run again inside a running one."""
-    return False if options.independent else None
-
-
-def _require_same_kind(function: Any, sessions: Any, asynchronous: bool) -> None:
-    if inspect.iscoroutinefunction(function) is not asynchronous:
-        name = getattr(function, "__qualname__", repr(function))
-        kind, other = ("a plain def", "async") if asynchronous else ("an async def", "sync")
-        raise ConfigurationError(
-            f"{name} is {kind}, but {type(sessions).__name__} makes {other} sessions: write"
-            f" {'async def' if asynchronous else 'def'}, or give unit_of_work"
-            f" {'a sessionmaker' if asynchronous else 'an async_sessionmaker'}."
-        )
-
-
-#: The usual names of a method's first argument.
-_OF_METHODS = ("self", "cls")
-
-
-def _refuse_methods(function: Any) -> None:
-    """Refuse methods, which would get their object in place of the session.
-
-    Raises:
-        ConfigurationError: it is a ``staticmethod`` or ``classmethod`` that is decorated.
-    """
-    if isinstance(function, (staticmethod, classmethod)):
-        kind = type(function).__name__
-        raise _method(f"{function.__qualname__} is a {kind} already, so", "self")
-
-
-def _method(what: str, first: str) -> ConfigurationError:
-    return ConfigurationError(
-        f"{what} {first!r} would be given to it where unit_of_work passes the session. Write"
-        " @retry(...) above the method, and `with UnitOfWork(sessions) as session:` in it; or,"
-        " where the work needs no object, @staticmethod above @unit_of_work(...), and the session"
-        " as the first argument."
-    )
-
-
-def _without_session(function: Callable[..., Any]) -> inspect.Signature:
-    """Return the signature that callers see.
-
-    Raises:
-        ConfigurationError: no positional parameter could take the session, or it is a method.
-    """
-    signature = inspect.signature(function)
-    parameters = list(signature.parameters.values())
-    first = parameters[0] if parameters else None
-    if first is not None and first.name in _OF_METHODS:
-        raise _method(f"{function.__qualname__}({first.name}, ...) is a method, so", first.name)
-    if first is None or first.kind in (first.KEYWORD_ONLY, first.VAR_KEYWORD):
-        name = getattr(function, "__qualname__", repr(function))
-        raise ConfigurationError(
-            f"{name} takes no session: unit_of_work passes the session as the first argument, so"
-            f" write def {name}(session, ...)."
-        )
-    if first.kind is first.VAR_POSITIONAL:
-        return signature
-    return signature.replace(parameters=parameters[1:])
+        return AsyncUnitOfWork(sessions, **options)
+    return UnitOfWork(sessions, **options)
 
 
 # -- at a level -----------------------------------------------------------------------------------
@@ -416,7 +225,8 @@ def _without_session(function: Callable[..., Any]) -> inspect.Signature:
 
 @overload
 def serializable(
-    sessions: sessionmaker[S] | scoped_session[S], **options: Unpack[UnitOptionsWithoutIsolation]
+    sessions: sessionmaker[S] | scoped_session[S],
+    **options: Unpack[UnitOptionsWithoutIsolation],
 ) -> UnitOfWork[S]: ...
 @overload
 def serializable(
@@ -434,14 +244,15 @@ def serializable(
 def serializable(sessions: Any, **options: Any) -> Any:
     """Return a unit of work whose result is that of some serial order of the transactions.
 
-    Takes the options of :class:`optilock.UnitOfWork`; async sessions give an async unit.
+    A block, or the decorator of a function, as :func:`optilock.unit_of_work` is, with its options.
     """
     return _unit(sessions, Isolation.SERIALIZABLE, options)
 
 
 @overload
 def repeatable_read(
-    sessions: sessionmaker[S] | scoped_session[S], **options: Unpack[UnitOptionsWithoutIsolation]
+    sessions: sessionmaker[S] | scoped_session[S],
+    **options: Unpack[UnitOptionsWithoutIsolation],
 ) -> UnitOfWork[S]: ...
 @overload
 def repeatable_read(
@@ -459,7 +270,7 @@ def repeatable_read(
 def repeatable_read(sessions: Any, **options: Any) -> Any:
     """Return a unit of work that sees one snapshot and overwrites no later change.
 
-    Takes the options of :class:`optilock.UnitOfWork`; async sessions give an async unit.
+    A block, or the decorator of a function, as :func:`optilock.unit_of_work` is, with its options.
     """
     return _unit(sessions, Isolation.REPEATABLE_READ, options)
 
@@ -468,10 +279,6 @@ def _unit(sessions: Any, level: Isolation, options: dict[str, Any]) -> Any:
     if "isolation" in options:
         raise ConfigurationError(
             f"the level is already in the name ({level.name}): leave isolation= out, or use"
-            " UnitOfWork(sessions, isolation=...)."
+            " unit_of_work(sessions, isolation=...)."
         )
-    if is_async(sessions):
-        from optilock.unit.async_unit import AsyncUnitOfWork  # needs greenlet
-
-        return AsyncUnitOfWork(sessions, isolation=level, **options)
-    return UnitOfWork(sessions, isolation=level, **options)
+    return unit_of_work(sessions, isolation=level, **options)

@@ -40,7 +40,7 @@ from dataclasses import dataclass
 from json import JSONDecodeError
 from typing import Annotated, Any
 
-from optilock import UnitOfWork
+from optilock import UnitOfWork, unit_of_work
 from optilock.errors import ConfigurationError
 from optilock.errors.base import extra
 from optilock.preconditions.entity_tags import PLAIN
@@ -238,7 +238,7 @@ def unit(sessions: Any, **options: Any) -> Any:
     raises.
 
     Args:
-        sessions: the sessions of :class:`optilock.UnitOfWork` or ``AsyncUnitOfWork``. Sessions are
+        sessions: the sessions of :func:`optilock.unit_of_work`. Sessions are
             made in the event loop, so a factory of your own must not block; a part may.
         options: further options of the unit.
 
@@ -262,7 +262,7 @@ def _left_in_a_thread(sessions: Any, options: Mapping[str, Any]) -> Depend:
         return sync_session(sessions, options)
 
     async def session() -> AsyncIterator[Any]:
-        unit = UnitOfWork(sessions, **options)
+        unit = unit_of_work(sessions, **options)
         session = copy_context().run(unit.__enter__)
         try:
             yield session

@@ -9,7 +9,7 @@
     @app.put("/pages/<int:key>")
     def put(key: int) -> Response:
         conditions = optilock.conditions()          # 400 and 428, before the body is read
-        with UnitOfWork(SessionLocal) as session:
+        with unit_of_work(SessionLocal) as session:
             stored = entities.replace(session, Page, key, request.json, **conditions.demands)
         return Response(status=204, headers={"ETag": stored.etag})
 

@@ -239,7 +239,7 @@ def unit(sessions: Any, **options: Any) -> Provide:
     back when it raises.
 
     Args:
-        sessions: the sessions of :class:`optilock.UnitOfWork` or ``AsyncUnitOfWork``.
+        sessions: the sessions of :func:`optilock.unit_of_work`.
         options: further options of the unit.
 
     Raises:

@@ -7,7 +7,7 @@
     async def put(request: Request) -> Response:
         conditions = conditions_of(request)         # 400 and 428, before the body is read
         values = await request.json()
-        async with AsyncUnitOfWork(sessions) as session:
+        async with unit_of_work(sessions) as session:
             stored = await optilock.asyncio.replace(
                 session, Page, request.path_params["key"], values, **conditions.demands
             )

@@ -14,8 +14,9 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from typing import Any
 
-from optilock import UnitOfWork
+from optilock import unit_of_work
 from optilock.errors import ConfigurationError
+from optilock.unit.options import options_from
 from optilock.unit.sessions import is_async
 
 #: An attribute of a dependency: its unit demands a condition for every row.
@@ -26,10 +27,10 @@ Depend = Callable[[], Iterator[Any] | AsyncIterator[Any]]
 
 
 def sync_session(sessions: Any, options: Mapping[str, Any]) -> Depend:
-    """Return a generator function that yields the session of a ``UnitOfWork``."""
+    """Return a generator function that yields the session of a unit of work."""
 
     def session() -> Iterator[Any]:
-        with UnitOfWork(sessions, **options) as session:
+        with unit_of_work(sessions, **options) as session:
             yield session
 
     return session
@@ -46,19 +47,25 @@ def session_of_request(
     ``sync`` makes it if ``sessions`` makes sync sessions.
 
     Raises:
-        ConfigurationError: ``sessions`` is bound to a thread or a task, or makes no sessions.
+        ConfigurationError: ``sessions`` is bound to a thread or a task, or makes no sessions; or an
+            option cannot work.
     """
     if hasattr(sessions, "registry"):  # scoped_session, async_scoped_session
         raise ConfigurationError(
             f"unit() got {type(sessions).__name__}, and the parts of one request run in several"
             " threads and tasks: give it the sessionmaker."
         )
+    policy, _ = options_from(options)
+    if policy is not None:
+        raise ConfigurationError(
+            f"unit() has no option {policy.given}: a request runs once, and its client repeats it."
+            " Decorate the function that does the work with optilock.unit_of_work()."
+        )
     if not is_async(sessions):
         return _marked(sync(sessions, options), options)
-    from optilock.asyncio import AsyncUnitOfWork
 
     async def async_session() -> AsyncIterator[Any]:
-        async with AsyncUnitOfWork(sessions, **options) as session:
+        async with unit_of_work(sessions, **options) as session:
             yield session
 
     return _marked(async_session, options)

@@ -31,7 +31,7 @@ WEAK_COPYLEFT = {
     "psycopg-binary": "LGPL-3.0",
 }
 #: Their metadata name no licence; the files of the distribution do.
-BY_FILE = {"peewee": "MIT"}
+BY_FILE = {"axe-playwright-python": "MIT; axe-core in it is MPL-2.0", "peewee": "MIT"}
 #: Only a part that is not imported is under another licence.
 IN_PART = {"docutils": "public domain and BSD; GPL is its mode for Emacs"}
 

@@ -156,8 +156,8 @@ def test_the_decorator_names_the_options_of_both() -> None:
 def test_a_unit_says_who_takes_the_options_of_a_retry() -> None:
     options: Any = {"attempts": 3}
 
-    with pytest.raises(ConfigurationError, match=r"'attempts'.*unit_of_work\(\)"):
-        UnitOfWork(SESSIONS, **options)
+    with pytest.raises(ConfigurationError, match=r"\(attempts\): decorate.*@optilock\.retry"):
+        UnitOfWork(SESSIONS, **options).__enter__()
 
 
 # -- what really happened --------------------------------------------------------------------------

@@ -516,7 +516,7 @@ class TestLoop:
     def test_retrying_takes_the_options_of_retry(self) -> None:
         names = [set(inspect.signature(f).parameters) for f in (retrying, Policy)]
 
-        assert names[0] == names[1] - {"clock", "sleep", "async_sleep"}
+        assert names[0] == names[1] - {"clock", "sleep", "async_sleep", "given"}
 
 
 async def test_context_variables_survive(shape: Shape, time: Time) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import subprocess
 import sys
+from collections.abc import Iterator
 
 import pytest
 from sqlalchemy import create_engine
@@ -16,6 +18,7 @@ import optilock.unit
 from optilock.errors import ConfigurationError
 from optilock.unit.async_unit import AsyncUnitOfWork
 from optilock.unit.isolation import Isolation, level_of
+from optilock.unit.sessions import owner_of
 from optilock.unit.units import UnitOfWork, repeatable_read, serializable, unit_of_work
 
 ENGINE = create_engine("sqlite://")
@@ -30,9 +33,13 @@ def nothing(session: Session) -> None: ...
 async def nothing_async(session: AsyncSession) -> None: ...
 
 
+def generator(session: Session) -> Iterator[int]:
+    yield 1
+
+
 @pytest.mark.parametrize("sessions", [ASYNC_SESSIONS, ASYNC_ENGINE])
 def test_the_sync_unit_refuses_async_sessions(sessions):
-    with pytest.raises(ConfigurationError, match="AsyncUnitOfWork"):
+    with pytest.raises(ConfigurationError, match="async with unit_of_work"):
         UnitOfWork(sessions)
 
 
@@ -176,7 +183,7 @@ def test_a_method_is_refused_when_it_is_decorated(name):
     names = {"unit_of_work": unit_of_work, "SESSIONS": SESSIONS, "ASYNC_SESSIONS": ASYNC_SESSIONS}
     for sessions, word in (("SESSIONS", "def"), ("ASYNC_SESSIONS", "async def")):
         body = f"class Shop:\n @unit_of_work({sessions})\n {word} sell({name}, item): ..."
-        with pytest.raises(ConfigurationError, match=r"Shop\.sell.* @retry.* UnitOfWork.* @static"):
+        with pytest.raises(ConfigurationError, match=r"Shop\.sell.* @retry.* `with unit.* @static"):
             exec(body, dict(names))
 
 
@@ -205,22 +212,81 @@ def test_f_a_level_may_be_named_by_its_text(given):
     unit_of_work(SESSIONS, isolation=given)
 
 
-def test_the_wrong_use_of_a_name_names_the_right_one():
-    """A block does not decorate, a decorator is no block, and a sync unit is not awaited."""
-    sessions = sessionmaker(create_engine("sqlite://"))
-    for made, right in (
-        (serializable, r"@unit_of_work\(sessions, isolation=Isolation\.SERIALIZABLE\)"),
-        (repeatable_read, r"isolation=Isolation\.REPEATABLE_READ"),
-        (UnitOfWork, r"@unit_of_work\(sessions\)"),
+LEVELS = [
+    (unit_of_work, None),
+    (serializable, Isolation.SERIALIZABLE),
+    (repeatable_read, Isolation.REPEATABLE_READ),
+    (UnitOfWork, None),
+]
+
+
+@pytest.mark.parametrize(("made", "level"), LEVELS)
+def test_f9_one_name_is_a_block_and_a_decorator(made, level):
+    """F9: ``@serializable(S)`` and ``with unit_of_work(S)`` were refused."""
+    unit = made(SESSIONS)
+    with unit as session:
+        assert isinstance(session, Session)
+    calls = []
+
+    @made(SESSIONS, name="of both", on=ValueError)
+    def work(session, value):
+        """Work."""
+        own = owner_of(session).options
+        calls.append((value, own.isolation, own.name))
+        if len(calls) == 1:
+            raise ValueError("the first attempt fails")
+        return value
+
+    assert work(7) == 7
+    assert calls == [(7, level, "of both")] * 2
+    assert work.__doc__ == "Work."
+    assert str(inspect.signature(work)) == "(value)"
+
+
+@pytest.mark.parametrize(("made", "level"), LEVELS[:3])
+def test_f9_so_it_is_for_async_sessions(made, level):
+    async def program():
+        async with made(ASYNC_SESSIONS) as session:
+            assert isinstance(session, AsyncSession)
+
+        @made(ASYNC_SESSIONS, attempts=3)
+        async def work(session, value):
+            return owner_of(session.sync_session).options.isolation, value
+
+        return await work(7)
+
+    assert asyncio.run(program()) == (level, 7)
+
+
+def test_one_object_decorates_many_functions_and_is_one_block():
+    unit = unit_of_work(SESSIONS)
+    first, second = unit(lambda session: 1), unit(lambda session: 2)
+    assert (first(), second(), first()) == (1, 2, 1)
+    with unit:
+        assert second() == 2
+    with pytest.raises(ConfigurationError, match="already been entered"), unit:
+        pass
+
+
+@pytest.mark.parametrize("option", [{"attempts": 5}, {"deadline": None}, {"idempotent": True}])
+def test_a_block_refuses_the_options_of_a_retry(option):
+    [name] = option
+    with (
+        pytest.raises(ConfigurationError, match=rf"\({name}\): decorate"),
+        unit_of_work(SESSIONS, **option),
     ):
-        with pytest.raises(ConfigurationError, match=right):
-            made(sessions)(lambda session: None)
-        with pytest.raises(ConfigurationError, match="write `with`"):
-            made(sessions).__aenter__().send(None)
-    with pytest.raises(ConfigurationError, match="with UnitOfWork"), unit_of_work(sessions):
         pass
-    with pytest.raises(ConfigurationError, match="async with AsyncUnitOfWork"):
-        unit_of_work(sessions).__aenter__().send(None)
-    engine = create_async_engine("sqlite+aiosqlite://")
-    with pytest.raises(ConfigurationError, match="write `async with`"), AsyncUnitOfWork(engine):
+
+
+def test_the_wrong_use_of_a_name_names_the_right_one():
+    """A sync unit is not awaited, an async one is, and a unit decorates functions only."""
+    sync, later = unit_of_work(SESSIONS), unit_of_work(ASYNC_SESSIONS)
+    with pytest.raises(ConfigurationError, match="write `with`"):
+        sync.__aenter__().send(None)
+    with pytest.raises(ConfigurationError, match="write `async with`"), later:
         pass
+    for unit in (sync, later):
+        with pytest.raises(ConfigurationError, match="not a function"):
+            unit(7)
+        with pytest.raises(ConfigurationError, match="a generator"):
+            unit(generator)

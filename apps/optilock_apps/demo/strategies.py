@@ -99,7 +99,7 @@ def _under_lease(sessions: Sessions, edit: Edit, mine: UUID) -> None:
     with sessions() as session:
         page = session.get_one(LeasedWikiPage, edit.page)
     _think_and_change(edit, page)
-    with optilock.UnitOfWork(sessions, parts=[leases.Under(lease)]) as session:
+    with optilock.unit_of_work(sessions, parts=[leases.Under(lease)]) as session:
         session.add(page)
         session.flush()
         leases.release(session, lease)

@@ -154,8 +154,8 @@ def _awaited(answer: Any) -> Any:
         if inspect.iscoroutine(answer):
             answer.close()
         raise ConfigurationError(
-            "An async resolver was given to a sync session: use it with AsyncUnitOfWork or an"
-            " AsyncSession, or write it as a plain function."
+            "An async resolver was given to a sync session: use it with async sessions, or write it"
+            " as a plain function."
         ) from None
 
 

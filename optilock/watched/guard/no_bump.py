@@ -62,7 +62,7 @@ class no_bump:
         if not isinstance(self._sync, Session) or not is_watched(self._sync):
             raise ConfigurationError(
                 "no_bump() takes a watched session: its sessionmaker was given to optilock.watch(),"
-                " or it is the session of a UnitOfWork. A plain session moves every version."
+                " or it is the session of a unit of work. A plain session moves every version."
             )
         self._still = _still(only)
 

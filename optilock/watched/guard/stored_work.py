@@ -4,9 +4,9 @@
 
     @retry
     def transfer():
-        with UnitOfWork(SessionLocal) as session:    # stored
+        with unit_of_work(SessionLocal) as session:    # stored
             session.get_one(Account, 1).balance -= 10
-        with UnitOfWork(SessionLocal) as session:    # a conflict: another attempt would take twice
+        with unit_of_work(SessionLocal) as session:    # a conflict: a next attempt takes twice
             session.get_one(Account, 2).balance += 10
 
 The COMMIT of a watched session itself notes what it has stored, with the attempt of its context: in

@@ -5,7 +5,7 @@
     class Booking(Versioned, Base):
         __version_scopes__ = ("room_id", ("room_id", "day"), ())
 
-    with UnitOfWork(SessionLocal) as session:
+    with unit_of_work(SessionLocal) as session:
         taken = verify(session, Booking.scope(room_id=7), select(Booking).where(...))
         if not taken:
             session.add(Booking(room_id=7, ...))            # refused if anybody came in between

@@ -324,7 +324,7 @@ def demand(session: Session, wanted: Demand) -> None:
     if not is_watched(session):
         raise ConfigurationError(
             f"demand() needs a watched session, and {type(session).__name__} is not one: its writes"
-            " would not be checked. Use optilock.watch() on its factory, or a UnitOfWork."
+            " would not be checked. Use optilock.watch() on its factory, or a unit of work."
         )
     own_demands(session).add(wanted)
 

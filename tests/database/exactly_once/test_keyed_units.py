@@ -15,7 +15,6 @@ from sqlalchemy import create_engine, select, text
 from sqlalchemy.orm import Session, sessionmaker
 
 from optilock import (
-    AsyncUnitOfWork,
     ConfigurationError,
     Isolation,
     OptilockError,
@@ -343,12 +342,13 @@ def test_a_wait_that_is_no_duration_is_refused(wait):
 
 
 def test_a_function_makes_keys_for_functions_alone():
-    for unit in (UnitOfWork, AsyncUnitOfWork):
-        engine = create_engine("sqlite://")
-        given = engine if unit is UnitOfWork else _async_engine()
-        for key in (lambda: "k", Once(lambda: "k")):
-            with pytest.raises(ConfigurationError, match="no arguments"):
-                unit(given, exactly_once=key)
+    for key in (lambda: "k", Once(lambda: "k")):
+        block = unit_of_work(create_engine("sqlite://"), exactly_once=key)
+        with pytest.raises(ConfigurationError, match="no arguments"), block:
+            pass
+        async_block = unit_of_work(_async_engine(), exactly_once=key)
+        with pytest.raises(ConfigurationError, match="no arguments"):
+            async_block.__aenter__().send(None)
 
 
 def _async_engine():

@@ -670,8 +670,9 @@ def test_what_is_no_choice_is_refused_at_once(value):
     for make in (retry, retrying, functools.partial(unit_of_work, create_engine("sqlite://"))):
         with pytest.raises(ConfigurationError, match="repeat_values"):
             make(repeat_values=value)
-    with pytest.raises(ConfigurationError, match="unit_of_work"):
-        UnitOfWork(create_engine("sqlite://"), repeat_values="refuse")
+    block = unit_of_work(create_engine("sqlite://"), repeat_values="refuse")
+    with pytest.raises(ConfigurationError, match="repeat_values"), block:
+        pass
 
 
 # -- kinds of rows ---------------------------------------------------------------------------------
