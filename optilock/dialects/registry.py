@@ -1,19 +1,24 @@
 """The databases that optilock knows: by the name of SQLAlchemy's dialect, and by an error's driver.
 
 A module of :data:`MODULES` is imported when a dialect, an error or a statement of its database is
-met. A program adds an engine of its own with :func:`register`.
+met. A program adds an engine of its own with :func:`register`. A :class:`DatabaseFunction` in a
+statement is written as its database has it.
 """
 
 from __future__ import annotations
 
 from functools import cache
 from importlib import import_module
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from sqlalchemy import Dialect
+from sqlalchemy.ext.compiler import compiles
 
 from optilock.dialects.base import Database
 from optilock.dialects.causes import error_chain, is_raised_by
+from optilock.errors import ConfigurationError
+from optilock.tokens.sql_functions import DatabaseFunction
+from optilock.undocumented.connections import doubles_percents
 
 D = TypeVar("D", bound=Database)
 
@@ -73,6 +78,23 @@ def _by_name(name: str) -> Database:
 def database_of(dialect: Dialect) -> Database:
     """The answers for the database behind ``dialect``."""
     return _by_name(dialect.name)
+
+
+@compiles(DatabaseFunction)
+def _written(element: DatabaseFunction, compiler: Any, **options: Any) -> str:
+    dialect = compiler.dialect
+    if dialect.name == "default":
+        return element.shown
+    template = database_of(dialect).sql_functions.get(type(element))
+    if template is None:
+        feature, instead = element.needed_for
+        raise ConfigurationError(
+            f"{feature} on PostgreSQL, MariaDB and SQLite, not on {dialect.name}{instead}"
+        )
+    if doubles_percents(dialect):
+        template = template.replace("%", "%%")
+    arguments = (compiler.process(one, **options) for one in element.clauses)
+    return str(template.format(*arguments))
 
 
 def unwrapped_errors() -> tuple[type[Exception], ...]:

@@ -1,7 +1,7 @@
 """SQL functions that each database writes in its own way: its clock, and a random UUID.
 
-``sql_functions`` of the database's class in ``optilock/dialects`` has the SQL. The class is asked
-when a statement with such a function is compiled for its database.
+``sql_functions`` of the database's class in ``optilock/dialects`` has the SQL. Its registry writes
+it when a statement with such a function is compiled.
 
 :class:`ServerTime` is the database's time at which it looks at a row. It is neither the begin of
 the transaction (``now()`` of PostgreSQL) nor the begin of the statement (``NOW(6)`` of MariaDB): a
@@ -13,15 +13,12 @@ databases do not use an index for a value that changes while they read it.
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from importlib import import_module
 from typing import Any, ClassVar
 
 import sqlalchemy as sa
-from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.types import TypeEngine
 
 from optilock.errors import ConfigurationError
-from optilock.undocumented.connections import doubles_percents
 
 
 class UtcDateTime(sa.TypeDecorator[datetime]):
@@ -82,25 +79,6 @@ class DatabaseFunction(sa.FunctionElement[Any]):
     shown: ClassVar[str] = "CURRENT_TIMESTAMP"
     #: For the error on other databases: what needs the function, and what to use instead.
     needed_for: ClassVar[tuple[str, str]]
-
-
-@compiles(DatabaseFunction)
-def _written(element: DatabaseFunction, compiler: Any, **options: Any) -> str:
-    dialect = compiler.dialect
-    if dialect.name == "default":
-        return element.shown
-    # by name: dialects stand above tokens
-    written = import_module("..dialects", __package__).database_of(dialect).sql_functions
-    template = written.get(type(element))
-    if template is None:
-        feature, instead = element.needed_for
-        raise ConfigurationError(
-            f"{feature} on PostgreSQL, MariaDB and SQLite, not on {dialect.name}{instead}"
-        )
-    if doubles_percents(dialect):
-        template = template.replace("%", "%%")
-    arguments = (compiler.process(one, **options) for one in element.clauses)
-    return str(template.format(*arguments))
 
 
 class _Moment(DatabaseFunction):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import subprocess
 import sys
@@ -49,6 +50,19 @@ def test_the_layers_are_those_of_the_import_check() -> None:
     contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
     layers = contracts["contracts"][0]["layers"]
     assert drawn == [set(layer.split(" : ")) for layer in layers]
+
+
+def test_no_module_is_imported_by_a_text_that_the_import_check_does_not_see() -> None:
+    named = {
+        (str(file.relative_to(PACKAGE)), call.args[0].value)
+        for file in PACKAGE.rglob("*.py")
+        for call in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        if isinstance(call, ast.Call)
+        and ast.unparse(call.func).rpartition(".")[2] == "import_module"
+        and isinstance(call.args[0], ast.Constant)
+    }
+    ours = {(file, name) for file, name in named if name.startswith((".", "optilock"))}
+    assert ours == {("__init__.py", "optilock.events")}
 
 
 @pytest.mark.parametrize(
