@@ -72,7 +72,6 @@ PEERS: Mapping[str, Peer] = {
     ),
     "optilock, pipelined": Peer(_OURS, {"pipelined": True}, places=_POSTGRESQL),
     "optilock, auto": Peer(_OURS, {"pipelined": "auto"}, places=_POSTGRESQL),
-    "optilock, short": Peer(_OURS, {"short": True}, places=(*_POSTGRESQL, "sqlite")),
     "optilock, commutative": Peer(f"{_OURS}Commuting", apart=True),
     "optilock, commutative, pipelined": Peer(
         f"{_OURS}Commuting", {"pipelined": True}, places=_POSTGRESQL, apart=True

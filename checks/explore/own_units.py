@@ -164,10 +164,6 @@ def pipelined(sessions: Any) -> Unit:
     return _adding(sessions, "pipelined", pipelined=True)
 
 
-def short(sessions: Any) -> Unit:
-    return _adding(sessions, "short", short=True)
-
-
 def adaptive(sessions: Any) -> Unit:
     return _adding(sessions, "adaptive", strategy="adaptive")
 

@@ -336,7 +336,6 @@ WORKS: dict[str, Work] = {
     "serializable": Work(lambda world: world.unit(both, isolation=Isolation.SERIALIZABLE), counted),
     "locking": Work(lambda world: world.unit(both, strategy="pessimistic"), counted),
     "pipelined": Work(lambda world: world.unit(both, pipelined=True), counted, engines=SERVER),
-    "short": Work(lambda world: world.unit(both, short=True), counted),
     "verify": Work(lambda world: world.unit(both, verify_reads=True), counted),
     "merge": Work(merge, merged),
     "batch": Work(

@@ -36,7 +36,7 @@ class Settings:
     early: bool = False
     #: Sessions of units of work.
     unit: bool = False
-    #: What they are opened with: "short", "pipelined", "adaptive" or "pessimistic".
+    #: What they are opened with: "pipelined", "adaptive" or "pessimistic".
     way: str = ""
     #: A listener that writes with Core in a flush: "before_flush" or "after_update".
     listener: str = ""
@@ -175,8 +175,7 @@ class Author:
         way, family = self.settings.way, self.family
         if way in ("adaptive", "pessimistic"):
             return {"strategy": way}
-        can = {"pipelined": ("postgresql",), "short": ("postgresql", "sqlite")}
-        return {way: True} if family in can.get(way, ()) else {}
+        return {way: True} if way == "pipelined" and family == "postgresql" else {}
 
     @property
     def has_begun(self) -> bool:

@@ -229,7 +229,7 @@ class Focus(NamedTuple):
     column: int
 
 
-_WAYS = ("", "", "short", "pipelined", "adaptive", "pessimistic")
+_WAYS = ("", "", "", "pipelined", "adaptive", "pessimistic")
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ values            rows by their keys, the form in which a column keeps a value, 
 quoting           comments, literals and quoted names in SQL text
 connections       notes on a connection: statements to undo it with, and the error that lost it
 transaction_ends  transactions that end before their COMMIT, which is then refused
-switch            from autocommit into a transaction, once; the effects of a statement
+residue           what a statement leaves behind in its transaction
 transient         errors after which another run may succeed
 engines           an engine from a URL, and work done on a sync or an async engine
 commands          the engine of a command's --url, and the exit codes of commands

@@ -72,33 +72,6 @@ class Form(Protocol):
         """Write the rows; return those that were changed by others or are gone."""
 
 
-class Switch(Protocol):
-    """How a short unit leaves a connection's autocommit mode (:mod:`~optilock.dialects.switch`)."""
-
-    #: The announced statement was sent. Until it turns out to have stored nothing, nothing may
-    #: come after it.
-    stored: bool
-
-    @property
-    def begun(self) -> bool:
-        """Whether a transaction has begun, or begins with the next statement."""
-
-    def begin(self) -> None:
-        """A transaction begins with the next statement."""
-
-    def let_through(self, statement: Any, parameter: str) -> None:
-        """This statement, which has such a parameter, is the write of the unit: it commits itself.
-
-        Another one that comes before it is refused (``Interposed``), and then this one is not sent.
-        """
-
-    def carried_out(self) -> bool:
-        """Return whether the server has executed it, though an error has followed."""
-
-    def has_spoken(self) -> bool:
-        """Return whether the server has sent something unasked, or hung up, as far as known."""
-
-
 class Database(RowLocks, Values, Waits):
     """A database that optilock knows nothing special about."""
 
@@ -268,23 +241,6 @@ class Database(RowLocks, Values, Waits):
     def refuse_pipeline(self, dialect: sa.Dialect) -> None:
         """Raise ``ConfigurationError`` when its driver cannot do that."""
         raise ConfigurationError(cannot_pipeline(dialect))
-
-    # -- without a transaction (asked by optilock.unit.round_trips) --------------------------------
-
-    def refuse_short(self, dialect: sa.Dialect) -> None:
-        """Raise ``ConfigurationError`` when its driver, or the engine, cannot do that."""
-        raise ConfigurationError(
-            "short=True leaves BEGIN and COMMIT out, and optilock does not know how to do that on"
-            f" {dialect.name} over {dialect.driver}. Leave short=True out. Nothing was sent."
-        )
-
-    def without_transaction(self, connection: sa.Connection) -> Switch | None:
-        """From here on statements commit themselves, until something needs a transaction.
-
-        When the connection goes back to its pool, it is as it was before. ``None``: a transaction
-        has begun already, and goes on.
-        """
-        raise NotImplementedError(connection.dialect.name)
 
     # -- the end of a transaction (asked by optilock.dialects.transaction_ends) --------------------
 

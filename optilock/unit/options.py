@@ -29,10 +29,11 @@ from optilock.unit.isolation import (
 from optilock.unit.parts import Part
 from optilock.unit.reading import LockingPart
 from optilock.unit.retries import Hook, On, Policy
-from optilock.unit.round_trips import Pipelined, PipelinedPart, ShortPart, check_pipelined
+from optilock.unit.round_trips import AUTO, Pipelined, PipelinedPart, check_pipelined
 from optilock.unit.strategies import ADAPTIVE, OPTIMISTIC, PESSIMISTIC, Strategy, check_strategy
 from optilock.watched.guard.running_attempts import RepeatValues
 from optilock.watched.session.connections import binds_of_sessions, has_two_phases
+from optilock.watched.session.record import warn_caller
 
 
 class RetryOptions(TypedDict, total=False):
@@ -59,7 +60,6 @@ class UnitOptionsWithoutIsolation(RetryOptions, total=False):
     independent: bool
     verify_reads: bool
     pipelined: Pipelined
-    short: bool
     require_conditions: bool | None
     strategy: Strategy | None
     exactly_once: ExactlyOnce
@@ -80,7 +80,6 @@ _SWITCHES = (
     "savepoint",
     "independent",
     "verify_reads",
-    "short",
 )
 
 #: Options that a unit which joins cannot have if the outer unit does not have them.
@@ -97,16 +96,6 @@ _OF_THE_OUTERMOST = (
 )
 
 
-#: Options that a unit without a transaction cannot have.
-_OF_TRANSACTIONS = {
-    "isolation": "is the level of one",
-    "read_only": "is a property of one",
-    "verify_reads": "locks what was read at the end of one",
-    "pipelined": "sends BEGIN and COMMIT along with statements",
-    "exactly_once": "stores a token with COMMIT, for which one statement has no room",
-}
-
-
 @dataclass(frozen=True)
 class Options:
     """How one unit of work should run."""
@@ -121,7 +110,6 @@ class Options:
     verify_reads: bool = False
     #: ``"auto"``: where the server is far away (:mod:`optilock.unit.round_trips`).
     pipelined: Pipelined = False
-    short: bool = False
     #: For every changed row; ``False``: not even the conditions that the request demands.
     require_conditions: bool | None = None
     #: None: ``"adaptive"`` in an attempt of a retry, elsewhere ``"optimistic"``.
@@ -191,8 +179,6 @@ class Options:
             raise ConfigurationError(
                 "savepoint=True joins the outer unit and independent=True does not: take one."
             )
-        if self.short:
-            self._require_no_transaction()
 
     def _require_one_part_each(self) -> None:
         named = [part.option for part in self.all_parts if part.option]
@@ -201,14 +187,6 @@ class Options:
                 f"two parts of this unit are for one option ({', '.join(sorted(named))}): leave the"
                 " keyword or one of parts=[...] out."
             )
-
-    def _require_no_transaction(self) -> None:
-        for name, why in _OF_TRANSACTIONS.items():
-            if getattr(self, name):
-                raise ConfigurationError(
-                    f"short=True leaves the transaction out as long as it can, and {name}="
-                    f"{getattr(self, name)!r} {why}: take one of them."
-                )
 
     def opened(self, sessions: Any) -> None:
         """Check the options against the sessions of a unit, before anything is sent.
@@ -237,8 +215,6 @@ class Options:
         parts: list[Part] = []
         if self.pipelined:  # first: the others send queries
             parts.append(PipelinedPart(self.pipelined))
-        if self.short:
-            parts.append(ShortPart())
         last: tuple[Part, ...] = ()
         if self.isolation is not None:
             level = LevelPart(level_of(self.isolation), read_only=self.read_only)
@@ -304,11 +280,21 @@ def options_from(given: Mapping[str, Any]) -> tuple[Policy | None, Options]:
             about_retry[name] = value
         elif name in _KNOWN:
             about_unit[name] = value
+        elif name == "short":
+            warn_caller(_SHORT, DeprecationWarning)
+            about_unit |= {"pipelined": AUTO} if value and "pipelined" not in given else {}
         else:
             known = ", ".join([*RetryOptions.__annotations__, *_KNOWN])
             raise ConfigurationError(f"unit_of_work() has no option {name!r}; it has {known}.")
     policy = Policy(**about_retry, given=", ".join(about_retry)) if about_retry else None
     return policy, _of_unit(about_unit)
+
+
+_SHORT = (
+    "short= is no option any more, and will be refused from optilock 0.3 on. A pipelined unit takes"
+    ' two round trips as well, and reads in its transaction: write pipelined="auto", which'
+    " short=True means now (events.Committed.pipelined shows what a unit has done)."
+)
 
 
 def _of_unit(given: dict[str, Any]) -> Options:

@@ -1,20 +1,16 @@
-"""``short=True``, ``pipelined=``: units in fewer trips, whose last writes go with COMMIT.
+"""``pipelined=``: units in fewer trips, whose last writes go with COMMIT.
 
 ::
 
-    with UnitOfWork(SessionLocal, pipelined=True) as session:
+    with unit_of_work(SessionLocal, pipelined=True) as session:
         session.get_one(Account, 42).owner = "Ada"
     # BEGIN and SELECT in one trip, UPDATE and COMMIT in another
 
-    with UnitOfWork(SessionLocal, pipelined="auto") as session:
+    with unit_of_work(SessionLocal, pipelined="auto") as session:
         session.get_one(Account, 42).owner = "Ada"
     # the same where the server is far away, and a plain unit elsewhere
 
-    with UnitOfWork(SessionLocal, short=True) as session:
-        session.get_one(Account, 42).owner = "Ada"
-    # SELECT, and an UPDATE that commits itself: no BEGIN, no COMMIT
-
-The last write goes with COMMIT. Five places do that, in this order
+The last write goes with COMMIT. Four places do that, in this order
 (``docs/decisions/fewer-round-trips.md``):
 
 1. This module puts an :class:`~optilock.watched.session.record.Ending` on the session's record,
@@ -23,47 +19,34 @@ The last write goes with COMMIT. Five places do that, in this order
 2. :mod:`optilock.watched.guard.batch` defers the rows of the flush.
 3. :mod:`optilock.watched.guard.batch` hands the deferred rows to the Ending, if
    nothing was sent before them in this flush. Otherwise they are sent as usual.
-4. :mod:`optilock.dialects.switch` has the Ending of short units, :class:`OneStatement`.
-5. ``optilock/dialects/postgresql/last_writes.py`` has the Ending of pipelined units, over the
-   ``line.py`` of a connection of psycopg and its ``cursors.py``.
+4. ``optilock/dialects/postgresql/last_writes.py`` has the Ending, over the ``line.py`` of a
+   connection of psycopg and its ``cursors.py``.
 
-**Pipelined.** The results are those without the option, and there are never more trips. If
-anything comes after the last flush, COMMIT is sent separately. BEGIN still goes with the first
-statement, except where a listener has begun the transaction, where the session is bound to a
-``Connection``, and in two phases.
+The results are those without the option, and there are never more trips. If anything comes after
+the last flush, COMMIT is sent separately. BEGIN still goes with the first statement, except where a
+listener has begun the transaction, where the session is bound to a ``Connection``, and in two
+phases.
 
-**Pipelined where it pays** (``"auto"``). A pool's :class:`TripTime` is learned from trips with
-BEGIN: of every unit while the server is far away, and otherwise of one unit in :data:`PROBE`, which
-sends only BEGIN along. The last :data:`LATEST` trips decide. COMMIT goes along only where a plain
-unit would store the same. Engines that cannot do it have plain units.
-
-**Short.** For the length of the unit the driver's connection is in its autocommit mode. Plain
-SELECTs are sent in it, and so is the unit's write, if that is exactly one guarded statement and the
-last action of the unit. Anything else first leaves the mode, and belongs to a transaction that
-COMMIT ends: rows of a second table, an INSERT, a DELETE, link rows, a flush in the body, a
-savepoint, a row that is locked, promises (``verify``, ``expect``), a SQL text that may write. So
-nothing is ever half stored. If a row has moved, the statement matches no row and stores nothing.
-The transaction begins then, and the conflict is handled as usual. The price: each SELECT sees the
-data of its own moment, so two of them may show different states. The *written* rows are as they
-were read, or there is a conflict.
+**Where it pays** (``"auto"``). A pool's :class:`TripTime` is learned from trips with BEGIN: of
+every unit while the server is far away, and otherwise of one unit in :data:`PROBE`, which sends
+only BEGIN along. The last :data:`LATEST` trips decide. COMMIT goes along only where a plain unit
+would store the same. Engines that cannot do it have plain units.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from sqlalchemy import Connection, Dialect, Engine
 from sqlalchemy.orm import Session
 
-from optilock.dialects import Database, database_of
-from optilock.dialects.switch import OneStatement
+from optilock.dialects import database_of
 from optilock.errors import ConfigurationError
 from optilock.mapped import facts, place_of
 from optilock.mapping.original_values import edit_that_counts
-from optilock.undocumented.connections import level_on_connect
 from optilock.undocumented.flushes import (
     is_opened_by_session,
     listeners_of,
@@ -79,13 +62,6 @@ from optilock.watched.session.record import record_of
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
-
-
-class _WithEnding(Part):
-    """A part that puts an Ending on the session's record, and takes it away again."""
-
-    def after(self, session: Session, error: BaseException | None) -> None:
-        record_of(session).ending = None
 
 
 def _began_here(session: Session, connection: Connection) -> bool:
@@ -114,7 +90,7 @@ def check_pipelined(value: Any) -> None:
         )
 
 
-class PipelinedPart(_WithEnding, option="pipelined"):
+class PipelinedPart(Part, option="pipelined"):
     """The part that sends BEGIN and COMMIT with statements, always or where the server is far."""
 
     def __init__(self, asked: Pipelined) -> None:
@@ -122,7 +98,7 @@ class PipelinedPart(_WithEnding, option="pipelined"):
 
     def opened(self, sessions: Any) -> None:
         if not self._if_far:
-            refuse_by_driver(sessions, self.option, lambda asked, its: asked.refuse_pipeline(its))
+            refuse_drivers(sessions)
 
     def connected(self, session: Session, connection: Connection) -> None:
         trip = trip_time_of(connection.engine) if self._if_far else None
@@ -142,41 +118,8 @@ class PipelinedPart(_WithEnding, option="pipelined"):
         if trip is None or trip.is_far:
             record_of(session).ending = ending
 
-
-class ShortPart(_WithEnding, option="short"):
-    """The part that omits the transaction of a unit that writes one statement."""
-
-    def opened(self, sessions: Any) -> None:
-        refuse_by_driver(sessions, self.option, lambda asked, its: asked.refuse_short(its))
-
-    def connected(self, session: Session, connection: Connection) -> None:
-        database = database_of(connection.dialect)
-        database.refuse_short(connection.dialect)
-        _refuse_level(connection)
-        if not _began_here(session, connection):
-            return
-        switch = database.without_transaction(connection)
-        if switch is None:  # a listener has begun it, and perhaps written in it
-            return
-        known = record_of(session)
-        known.ending = OneStatement(switch)
-        known.allow_autocommit(connection)
-
-
-def _refuse_level(connection: Connection) -> None:
-    """Refuse an engine at a level that promises one picture of the data.
-
-    Raises:
-        ConfigurationError: the engine has such an ``isolation_level``.
-    """
-    asked = connection.get_execution_options().get("isolation_level")
-    level = str(asked or level_on_connect(connection.dialect)).replace("_", " ").upper()
-    if level in ("REPEATABLE READ", "SERIALIZABLE"):
-        raise ConfigurationError(
-            f"this engine has isolation_level={level!r}, which is for transactions: with short=True"
-            " each SELECT has a moment of its own. Give the unit an engine without it, or leave"
-            " short=True out. Nothing was sent."
-        )
+    def after(self, session: Session, error: BaseException | None) -> None:
+        record_of(session).ending = None
 
 
 #: Listeners to these may send something after the last flush.
@@ -238,27 +181,24 @@ def _may_send_more(session: Session, parts: Iterable[Part]) -> bool:
     return False
 
 
-#: The beginning of an attribute of factories and engines: no driver of theirs is refused.
-_NOT_REFUSED = "_optilock_ending_"
+#: An attribute of factories and engines: no driver of theirs is refused.
+_NOT_REFUSED = "_optilock_pipelines"
 
 
-def refuse_by_driver(
-    sessions: Any, option: str, refuse: Callable[[Database, Dialect], None]
-) -> None:
-    """Call ``refuse`` for the databases of a session factory, or of an engine, once.
+def refuse_drivers(sessions: Any) -> None:
+    """Ask the databases of a session factory, or of an engine, once.
 
     Engines that the factory does not name, or gets later, are checked when they connect.
 
     Raises:
-        ConfigurationError: a database refuses the option.
+        ConfigurationError: a driver cannot do it.
     """
-    name = _NOT_REFUSED + option
-    if hasattr(sessions, name):
+    if hasattr(sessions, _NOT_REFUSED):
         return
     for bind in binds_of_sessions(sessions):
-        refuse(database_of(bind.dialect), bind.dialect)
+        database_of(bind.dialect).refuse_pipeline(bind.dialect)
     with suppress(AttributeError):  # an AsyncEngine takes none
-        setattr(sessions, name, True)
+        setattr(sessions, _NOT_REFUSED, True)
 
 
 # -- how far away a server is ----------------------------------------------------------------------

@@ -255,8 +255,7 @@ class OwnTransaction:
         try:
             if not connection.dialect.supports_sane_rowcount:
                 require_row_counts(connection.dialect)
-            if not self.options.short:
-                self._refuse_autocommit(connection)
+            self._refuse_autocommit(connection)
             for part in self.parts:
                 if type(part).connected is not Part.connected:
                     part.connected(self.session, connection)

@@ -91,7 +91,6 @@ class UnitOfWork(Membership, Generic[S]):
         savepoint: when a unit is running already, join it with a savepoint.
         independent: never join; a session and a transaction of its own.
         verify_reads: rows that were only read must be unchanged at COMMIT (see ``verify``).
-        short: plain reads outside of a transaction; a single write commits itself.
         pipelined: BEGIN goes with the first statement, COMMIT with the last writes (psycopg 3).
             ``"auto"``: where the server is far away, and the engine can.
         strategy: ``"optimistic"``, ``"pessimistic"``, or ``"adaptive"``: rows on which units

@@ -192,11 +192,6 @@ def pipelined(engine: Engine, way: Way) -> None:
         transfer(session, way)
 
 
-def short(engine: Engine, way: Way) -> None:
-    with UnitOfWork(engine, short=True) as session:
-        transfer(session, way)
-
-
 def worker(engine: Engine, way: Way) -> None:
     """The message is deleted with the first half: a COMMIT of the handler's own stores that."""
 
@@ -261,7 +256,6 @@ def tried(engine: Engine, name: str, run: Callable[[Engine, Way], None]) -> str 
 @pytest.mark.parametrize("name", CASES)
 def test_the_second_half_is_never_stored(bank: Engine, name: str) -> None:
     runs = [*RUNS, *([pipelined] if bank.dialect.driver == "psycopg" else [])]
-    runs += [] if bank.dialect.name == "mysql" else [short]
     assert [wrong for run in runs if (wrong := tried(bank, name, run))] == []
 
 

@@ -50,8 +50,6 @@ PAIRS = [
     twice(own.plain, quick=True),
     twice(own.retried, quick=True),
     OwnPair(own.retried, own.other_row),
-    twice(own.short, without=("mysql", "mariadb")),
-    OwnPair(own.short, own.retried, without=("mysql", "mariadb")),
     # Listeners to COMMIT are there, so it goes by itself, and the pipeline of BEGIN is over.
     OwnPair(own.pipelined, own.retried, without=("mysql", "mariadb", "sqlite")),
     twice(own.adaptive),

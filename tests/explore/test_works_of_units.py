@@ -25,11 +25,10 @@ from optilock.testing import explore
 KINDS: dict[str, dict[str, Any]] = {
     "plain": {},
     "pipelined": {"pipelined": True},
-    "short": {"short": True},
     "pessimistic": {"strategy": "pessimistic"},
     "verifying reads": {"verify_reads": True},
 }
-ENGINES = {"pipelined": ("postgresql",), "short": ("sqlite", "postgresql")}
+ENGINES = {"pipelined": ("postgresql",)}
 
 
 def options_of(sessions: Any, **options: Any) -> Callable[[Any], Callable[[], Any]]:

@@ -290,3 +290,17 @@ def test_the_wrong_use_of_a_name_names_the_right_one():
             unit(7)
         with pytest.raises(ConfigurationError, match="a generator"):
             unit(generator)
+
+
+@pytest.mark.parametrize(("given", "now"), [(True, "auto"), (False, False)])
+def test_a_removed_option_says_what_to_write(given, now):
+    with pytest.warns(DeprecationWarning, match=r'write pipelined="auto"') as warned:
+        unit = unit_of_work(SESSIONS, short=given)
+    assert warned[0].filename == __file__
+    with unit as session:
+        assert owner_of(session).options.pipelined == now
+    with (
+        pytest.warns(DeprecationWarning, match="no option"),
+        unit_of_work(SESSIONS, short=True, pipelined=False) as session,
+    ):
+        assert owner_of(session).options.pipelined is False

@@ -22,11 +22,11 @@ from sqlalchemy.types import TypeEngine
 
 from optilock.columns.values import Limits
 from optilock.conditions.write import Write
-from optilock.dialects.base import Cascade, Changes, Database, Form, Switch
+from optilock.dialects.base import Cascade, Changes, Database, Form
 from optilock.dialects.catalogue import Catalogue, Weakness
 from optilock.dialects.commit_tokens import CommitTokens
 from optilock.dialects.connections import undo_at_checkin
-from optilock.dialects.locks import BEGINS, KeyValues, Wait
+from optilock.dialects.locks import KeyValues, Wait
 from optilock.dialects.mariadb import galera
 from optilock.dialects.mariadb.causes import OF_ONE_STATEMENT, MariaDBCodes, number_of
 from optilock.dialects.mariadb.commit_tokens import MariaDBTokens
@@ -55,7 +55,6 @@ from optilock.dialects.queue_sql import Messages, Place
 from optilock.dialects.quoting import ALL_OF_MARIADB, ALL_OF_MARIADB_ANSI, Quoting
 from optilock.dialects.registry import register
 from optilock.dialects.scope_rows import ScopeRows
-from optilock.dialects.switch import open_switch
 from optilock.dialects.transaction_ends import first_words
 from optilock.dialects.waits import KEEP_SNAPSHOT, Reach, level_of
 from optilock.errors import ConfigurationError
@@ -67,7 +66,6 @@ from optilock.tokens.sql_functions import (
     ServerTime,
     StatementTime,
 )
-from optilock.undocumented.connections import level_on_connect, skips_rollback
 
 #: Commands that end no transaction, unless the server's answer shows it (SET autocommit). All
 #: others commit (https://mariadb.com/kb/en/sql-statements-that-cause-an-implicit-commit/), or run
@@ -392,31 +390,12 @@ class MariaDB(MariaDBCodes, Database):
     def begin_read_only(self, connection: sa.Connection) -> None:
         connection.exec_driver_sql("START TRANSACTION READ ONLY")
 
-    def refuse_short(self, dialect: sa.Dialect) -> None:
-        """To leave the transaction for a unit, and to come back, takes more trips than it saves."""
-        if level_on_connect(dialect) != "AUTOCOMMIT" or not skips_rollback(dialect):
-            raise ConfigurationError(
-                "short=True saves a trip on MariaDB only over an engine of its own that is in"
-                ' AUTOCOMMIT mode from the start: create_engine(url, isolation_level="AUTOCOMMIT",'
-                " skip_autocommit_rollback=True), with SQLAlchemy 2.0.43 or newer. Short units"
-                " begin a transaction there where they need one. Nothing was sent."
-            )
-
-    def without_transaction(self, connection: sa.Connection) -> Switch:
-        """The connection is in that mode; a unit that needs a transaction leaves it."""
-
-        def leave() -> None:
-            connection.exec_driver_sql("SET autocommit = 0")
-            undo_at_checkin(connection, "SET autocommit = 1")
-
-        return open_switch(connection, leave)
-
     def autocommits(self, connection: sa.Connection) -> bool:
         """PyMySQL, mysqlclient and asyncmy know it from the server's last answer."""
         ask = getattr(connection.connection.dbapi_connection, "get_autocommit", None)
         if ask is None:
             return super().autocommits(connection)
-        return bool(ask()) and BEGINS not in connection.info
+        return bool(ask())
 
     #: START TRANSACTION READ ONLY is refused after XA START (XAER_RMFAIL).
     forbidden_in_two_phases = frozenset({"exactly_once", "read_only"})

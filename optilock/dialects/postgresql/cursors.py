@@ -193,13 +193,11 @@ def open_line(
     connection: Connection,
     *,
     limit: bytes | None = None,
-    short: bool = False,
     note_trip: NoteTrip | None = None,
 ) -> Line | None:
     """Return the line of a connection whose transaction begins; ``None`` if it has begun.
 
-    ``limit`` is sent before the last statements. In a ``short`` unit BEGIN waits until a statement
-    needs a transaction. ``note_trip`` gets the time of a trip with BEGIN.
+    ``limit`` is sent before the last statements. ``note_trip`` gets the time of a trip with BEGIN.
     """
     fairy = connection.connection
     adapted, driver = fairy.dbapi_connection, fairy.driver_connection
@@ -208,7 +206,7 @@ def open_line(
         return None
     if not isinstance(driver.cursor_factory, type):
         return None  # a function of the application, from which no class can derive
-    line = Line(driver, connection.default_isolation_level, limit, short=short, note_trip=note_trip)
+    line = Line(driver, connection.default_isolation_level, limit, note_trip)
     factories = driver.cursor_factory, driver.server_cursor_factory
     undo_at_checkin(connection, partial(_put_back, line, factories, connection.info))
     connection.info[BEGINS] = line
@@ -245,8 +243,8 @@ def _derived(mixin: type[Any], base: type[Any]) -> type[Any]:
 # -- the columns of a result, described once -------------------------------------------------------
 #
 # SQLAlchemy reads the cursor's ``description`` after every SELECT, for which psycopg makes an
-# object for each column: a twentieth of a short unit's time. SQLAlchemy needs it for the first
-# result of a query only, and later takes the columns from the compiled query. So the description is
+# object for each column: a twentieth of a unit's time. SQLAlchemy needs it for the first result
+# of a query only, and later takes the columns from the compiled query. So the description is
 # kept there as well.
 
 #: An attribute of a compiled query: the strategy that fetches its results.

@@ -37,12 +37,10 @@ from optilock.dialects.base import (
     Database,
     Form,
     NoteTrip,
-    Switch,
     cannot_pipeline,
 )
 from optilock.dialects.catalogue import Catalogue, Weakness
 from optilock.dialects.commit_tokens import CommitTokens
-from optilock.dialects.connections import undo_at_checkin
 from optilock.dialects.locks import KeyValues, Wait
 from optilock.dialects.migrations import Names, TriggerDDL
 from optilock.dialects.postgresql.causes import PostgreSQLCodes
@@ -75,7 +73,6 @@ from optilock.dialects.queue_sql import Messages, Place
 from optilock.dialects.quoting import ALL_OF_POSTGRESQL, Quoting
 from optilock.dialects.registry import register
 from optilock.dialects.scope_rows import ScopeRows
-from optilock.dialects.switch import open_switch
 from optilock.dialects.transaction_ends import first_words
 from optilock.dialects.values import quote_table
 from optilock.dialects.waits import KEEP_SNAPSHOT, Reach, level_of
@@ -87,6 +84,7 @@ from optilock.tokens.sql_functions import (
     ServerTime,
     StatementTime,
 )
+from optilock.undocumented.connections import skips_rollback
 
 #: The commands that end a transaction, and may begin another one (AND CHAIN).
 _ENDS = ("COMMIT", "END", "ABORT", "ROLLBACK", "PREPARE")
@@ -325,7 +323,7 @@ class PostgreSQL(PostgreSQLCodes, Database):
                 "pipelined=True needs psycopg over libpq 14 or newer, which has pipelines. Install"
                 " psycopg[binary], or leave pipelined=True out. Nothing was sent."
             )
-        if getattr(dialect, "skip_autocommit_rollback", False):
+        if skips_rollback(dialect):
             raise ConfigurationError(
                 "pipelined=True does not go with create_engine(skip_autocommit_rollback=True): it"
                 " brings the driver into its autocommit mode for the length of the unit, and"
@@ -342,30 +340,6 @@ class PostgreSQL(PostgreSQLCodes, Database):
         limit = LOCK_TIMEOUT if interruptible else None
         line = open_line(connection, limit=limit, note_trip=note_trip)
         return None if line is None else LastWrites(line, careful=note_trip is not None)
-
-    def refuse_short(self, dialect: Dialect) -> None:
-        if dialect.driver != "asyncpg" and not _is_psycopg(dialect):
-            super().refuse_short(dialect)
-
-    def without_transaction(self, connection: Connection) -> Switch | None:
-        """No driver asks the server for that: they send BEGIN themselves, or do not."""
-        if _in_transaction(connection.connection.driver_connection):
-            return None
-        line = open_line(connection, short=True) if _is_psycopg(connection.dialect) else None
-        if line is not None:
-            return line
-        adapted: Any = connection.connection.dbapi_connection
-        before = adapted.autocommit
-
-        def put_back(adapted: Any) -> None:
-            adapted.autocommit = before
-
-        def leave() -> None:
-            adapted.autocommit = False
-
-        adapted.autocommit = True
-        undo_at_checkin(connection, put_back)
-        return open_switch(connection, leave, streams_begin=True)
 
     def ends_transaction(self, error: BaseException, connection: Connection | None = None) -> bool:
         """A transaction fails as a whole, and stays open until it is rolled back."""

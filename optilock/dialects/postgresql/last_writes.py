@@ -39,8 +39,8 @@ from optilock.conditions.write import NO_CHECKS, Checks, SingleWrite, Statement,
 from optilock.dialects.postgresql.few_rows import one_by_one
 from optilock.dialects.postgresql.line import Line
 from optilock.dialects.postgresql.rows import BOUND, is_mark
+from optilock.dialects.residue import Interposed, Residue
 from optilock.dialects.rows import execute_unguarded
-from optilock.dialects.switch import Interposed, Residue
 from optilock.dialects.transaction_ends import ignore_ends, refuse_ended
 from optilock.undocumented.connections import has_listeners_after_statements
 

@@ -24,7 +24,7 @@ from types import MappingProxyType
 from typing import Any
 
 from optilock.dialects.base import NoteTrip
-from optilock.dialects.switch import AFTER_THE_END, Interposed, Residue, is_plain_select, residue_of
+from optilock.dialects.residue import AFTER_THE_END, Interposed, Residue, residue_of
 from optilock.errors import OptilockError
 
 # PGTransactionStatusType and ConnStatusType of libpq
@@ -84,8 +84,6 @@ class Line:
         driver: Any,
         level: str | None,
         limit: bytes | None,
-        *,
-        short: bool = False,
         note_trip: NoteTrip | None = None,
     ) -> None:
         self.driver = driver
@@ -93,10 +91,6 @@ class Line:
         self.cursor = driver.cursor_factory
         #: The context of the pipeline that is open.
         self.context: Any = None
-        #: No transaction begins before a statement needs one.
-        self._short = short
-        #: A parameter of the statement that may go through without a transaction.
-        self._through: str | None = None
         #: A command that goes right before COMMIT; COMMIT is not carried out if it fails.
         self.before_commit: bytes | None = None
         #: COMMIT was sent, and its answer is unknown.
@@ -141,20 +135,15 @@ class Line:
             return False
         status = self._pgconn.transaction_status
         if status == IDLE:
-            return self._is_sent_idle(query, params)
+            if self.stored:
+                raise OptilockError(AFTER_THE_END)
+            self._residue = residue_of(query) if self.is_read_committed() else Residue.MORE
+            return False
         if self._undo:
             return False
         if status == _IN_TRANSACTION and self._residue is not Residue.MORE:
             self._residue = max(self._residue, residue_of(query))
         return True
-
-    def _is_sent_idle(self, query: Any, params: Any) -> bool:
-        if self._short and not self._needs_transaction(query, params):
-            return True
-        if self.stored:
-            raise OptilockError(AFTER_THE_END)
-        self._residue = residue_of(query) if self.is_read_committed() else Residue.MORE
-        return False
 
     @property
     def options(self) -> Mapping[str, Any]:
@@ -164,18 +153,6 @@ class Line:
         in any case. But after a miss the server skips the rest of the last statements.
         """
         return _PREPARED if self._left > 0 and len(self._last) > 1 else _NO_OPTIONS
-
-    def _needs_transaction(self, query: Any, params: Any) -> bool:
-        if self.stored:
-            raise OptilockError(AFTER_THE_END)
-        announced, self._through = self._through, None
-        if announced is not None:
-            if not _carries(params, announced):
-                raise Interposed
-            self.stored = True
-        elif not is_plain_select(query):
-            self.begin()
-        return self.begun
 
     def begin_pipeline(self, context: Any, pipeline: Any) -> None:
         """Add the commands before the statement to the new pipeline."""
@@ -255,24 +232,6 @@ class Line:
         # psycopg adds its own like this; a cursor for each would cost as much as the statement.
         self._commands.append(partial(self._pgconn.send_query_params, command, None))
         self._pipeline.result_queue.append(None)
-
-    # -- the switch of a short unit ----------------------------------------------------------------
-
-    @property
-    def begun(self) -> bool:
-        """True if there is a transaction, or the next statement begins one."""
-        return not self._short
-
-    def begin(self) -> None:
-        """Let a transaction begin with the next statement."""
-        self._short = self.stored = False
-
-    def let_through(self, statement: Any, parameter: str) -> None:
-        """Announce the statement that writes the unit's row and commits itself."""
-        self._through = parameter
-
-    def carried_out(self) -> bool:
-        return self.stored
 
     # -- called by the last writes ---------------------------------------------------------------
 

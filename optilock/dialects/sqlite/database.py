@@ -17,11 +17,11 @@ from sqlalchemy.dialects.sqlite import insert
 
 from optilock.columns.values import Limits
 from optilock.conditions.write import Write
-from optilock.dialects.base import Changes, Database, Form, Switch
+from optilock.dialects.base import Changes, Database, Form
 from optilock.dialects.catalogue import Catalogue
 from optilock.dialects.causes import Cause
 from optilock.dialects.connections import send_afterwards, undo_at_checkin
-from optilock.dialects.locks import BEGINS, KeyValues, Wait
+from optilock.dialects.locks import KeyValues, Wait
 from optilock.dialects.migrations import Names, TriggerDDL
 from optilock.dialects.queue_sql import Messages, Place
 from optilock.dialects.quoting import SQLITE, Quoting
@@ -36,7 +36,6 @@ from optilock.dialects.sqlite.migrations import (
 from optilock.dialects.sqlite.queue_sql import SQLiteMessages
 from optilock.dialects.sqlite.rows import RowByRow
 from optilock.dialects.sqlite.scope_triggers import SQLiteScopeTriggers
-from optilock.dialects.switch import open_switch
 from optilock.dialects.values import quote_name
 from optilock.dialects.waits import Reach
 from optilock.errors import ConfigurationError
@@ -319,36 +318,12 @@ class SQLite(Database):
         covered = partial(_begin_nested, ref(connection))  # no circle: it goes back to the pool
         setattr(connection, "begin_nested", covered)  # noqa: B010
 
-    def refuse_short(self, dialect: sa.Dialect) -> None:
-        """Every driver of SQLite's has the mode."""
-
-    def without_transaction(self, connection: sa.Connection) -> Switch | None:
-        """With an ``isolation_level`` the driver sends BEGIN before a write, with ``None`` never.
-
-        Setting ``None`` commits what has begun.
-        (https://docs.python.org/3/library/sqlite3.html#sqlite3.Connection.isolation_level)
-        """
-        if _in_transaction(connection):
-            return None
-        adapted: Any = connection.connection.dbapi_connection
-        before = adapted.isolation_level
-
-        def put_back(adapted: Any) -> None:
-            adapted.isolation_level = before
-
-        def leave() -> None:
-            adapted.isolation_level = before or ""
-
-        adapted.isolation_level = None
-        undo_at_checkin(connection, put_back)
-        return open_switch(connection, leave)
-
     def autocommits(self, connection: sa.Connection) -> bool:
         """Return whether the connection is in autocommit mode without a BEGIN."""
         driver = connection.connection.dbapi_connection
         off = getattr(driver, "isolation_level", "") is None
         off = off or getattr(driver, "autocommit", None) is True
-        return off and BEGINS not in connection.info and not _in_transaction(connection)
+        return off and not _in_transaction(connection)
 
 
 def _in_transaction(connection: sa.Connection) -> bool:

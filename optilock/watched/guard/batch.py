@@ -14,9 +14,8 @@ this (:mod:`optilock.unit.round_trips`) has put an
 :class:`~optilock.watched.session.record.Ending` on the session's record, and marks the last flush,
 which runs inside of ``session.commit()``. The guard then defers a single row, too, and at the end
 of the flush hands all deferred rows to the Ending. If the flush has sent anything before, or has
-conflicts to settle, it is a usual flush. The Endings are
-:class:`optilock.dialects.switch.OneStatement`, and one of PostgreSQL
-(``dialects/postgresql/last_writes.py``).
+conflicts to settle, it is a usual flush. The Ending is
+one of PostgreSQL (``dialects/postgresql/last_writes.py``).
 """
 
 from __future__ import annotations

@@ -159,10 +159,6 @@ class TransactionRecord:
         if autocommits:
             self.autocommitting = (*self.autocommitting, connection)
 
-    def allow_autocommit(self, connection: Connection) -> None:
-        """Let statements on the connection commit by themselves, in a unit that wants it."""
-        self.autocommitting = tuple(one for one in self.autocommitting if one is not connection)
-
     def transactions(self) -> Iterable[SessionTransaction]:
         """Return the transaction and its savepoints."""
         return self._savepoints if self.root is None else (self.root, *self._savepoints)

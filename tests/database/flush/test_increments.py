@@ -707,7 +707,6 @@ def test_what_a_resolver_names_is_what_it_gets(store, watched, other, stored):
         {"strategy": "adaptive"},
         {"strategy": "pessimistic"},
         pytest.param({"pipelined": True}, marks=pytest.mark.engines("postgresql")),
-        pytest.param({"short": True}, marks=pytest.mark.engines("postgresql", "sqlite")),
     ],
     ids=str,
 )

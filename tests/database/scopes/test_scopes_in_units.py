@@ -40,12 +40,10 @@ from tests.support.rooms import ALL, SEVEN, Base, Booking, Shift
 
 @pytest.mark.parametrize(
     "options",
-    [{"short": True}, {"exactly_once": True}, {"strategy": "adaptive"}, {"verify_reads": True}],
+    [{"exactly_once": True}, {"strategy": "adaptive"}, {"verify_reads": True}],
     ids=str,
 )
 def test_units_move_and_check_scopes(rooms, sessions, moved, options):
-    if "short" in options and rooms.dialect.name == "mysql":
-        pytest.skip("short units need an engine of their own")
     commit_tokens.create(rooms, checkfirst=True)
 
     def unit() -> Any:

@@ -298,14 +298,6 @@ def async_accounts(async_database: Any) -> Iterator[None]:
 # -- COMMIT in other forms -------------------------------------------------------------------------
 
 
-@pytest.mark.engines("sqlite-wal", "postgresql")
-@pytest.mark.parametrize("is_stored", [True, False], ids=["stored", "not stored"])
-def test_the_one_write_of_a_short_unit_is_its_commit(faults, mine, stored, is_stored):
-    with faults.commit_lost(stored=is_stored), pytest.raises(CommitOutcomeUnknown):
-        run(mine, short=True)
-    assert stored(Account, 1)["balance"] == 10 + is_stored
-
-
 @pytest.mark.engines("postgresql")
 @pytest.mark.parametrize("is_stored", [True, False], ids=["stored", "not stored"])
 def test_a_commit_that_goes_with_the_last_write_is_met(faults, mine, stored, is_stored):

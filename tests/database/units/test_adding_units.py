@@ -6,22 +6,16 @@ import threading
 from typing import Any
 
 import pytest
-from sqlalchemy import create_engine
 from sqlalchemy.orm import Mapped, Session, mapped_column, sessionmaker
 
 from optilock import UnitOfWork, Versioned, unit_of_work
-from optilock.testing.counting import wire
-from tests.database.units.test_short import on
-from tests.database.units.test_short import short as short
 from tests.support.models import Base, key
 
 EACH = 15
 OPTIONS = [
     pytest.param({}, id="plain"),
     pytest.param({"pipelined": True}, id="pipelined", marks=pytest.mark.engines("postgresql")),
-    pytest.param({"short": True}, id="short"),
     pytest.param({"strategy": "adaptive"}, id="adaptive"),
-    pytest.param({"short": True, "strategy": "adaptive"}, id="short adaptive"),
     pytest.param(
         {"pipelined": True, "strategy": "adaptive"},
         id="pipelined adaptive",
@@ -39,19 +33,13 @@ class Counted(Versioned, Base):
     title: Mapped[str | None]
 
 
-@pytest.fixture
-def engine_for(engine, short):
-    """MariaDB has an engine of its own for short units."""
-    return lambda options: short if options.get("short") else engine
-
-
 @pytest.mark.parametrize("options", OPTIONS)
 @pytest.mark.parametrize("keys", [(1,), (1, 2)])
-def test_two_writers_add_and_nothing_is_lost(engine_for, store, stored, options, keys) -> None:
+def test_two_writers_add_and_nothing_is_lost(engine, store, stored, options, keys) -> None:
     store(*(Counted(id=n) for n in keys))
     failed: list[BaseException] = []
 
-    @unit_of_work(engine_for(options), attempts=50, **options)
+    @unit_of_work(engine, attempts=50, **options)
     def add(session: Session) -> None:
         rows = [session.get_one(Counted, n) for n in keys]
         for row in rows:
@@ -77,10 +65,10 @@ def test_two_writers_add_and_nothing_is_lost(engine_for, store, stored, options,
 @pytest.mark.parametrize("options", OPTIONS[:-1])  # whoever locks keeps the other one waiting
 @pytest.mark.parametrize("keys", [(1,), (1, 2)])
 def test_who_adds_after_another_adds_to_the_sum(
-    engine_for, store, stored, other, options: dict[str, Any], keys
+    engine, store, stored, other, options: dict[str, Any], keys
 ) -> None:
     store(*(Counted(id=n) for n in keys))
-    with UnitOfWork(engine_for(options), **options) as session:
+    with UnitOfWork(engine, **options) as session:
         rows = [session.get_one(Counted, n) for n in keys]
         other(Counted, 1, pieces=5, title="theirs")
         for row in rows:
@@ -89,9 +77,9 @@ def test_who_adds_after_another_adds_to_the_sum(
 
 
 @pytest.mark.parametrize("options", OPTIONS)
-def test_the_object_knows_what_was_made(engine_for, store, stored, options: dict[str, Any]) -> None:
+def test_the_object_knows_what_was_made(engine, store, stored, options: dict[str, Any]) -> None:
     store(Counted(id=1))
-    sessions = sessionmaker(engine_for(options), expire_on_commit=False)
+    sessions = sessionmaker(engine, expire_on_commit=False)
     with UnitOfWork(sessions, **options) as session:
         row = session.get_one(Counted, 1)
         row.pieces += 1
@@ -100,11 +88,11 @@ def test_the_object_knows_what_was_made(engine_for, store, stored, options: dict
 
 @pytest.mark.parametrize("options", OPTIONS[:-1])
 def test_it_stays_in_the_version_that_was_read_where_another_was_first(
-    engine_for, store, stored, other, options: dict[str, Any]
+    engine, store, stored, other, options: dict[str, Any]
 ) -> None:
     """So an edit that follows conflicts with what the other one did."""
     store(Counted(id=1))
-    sessions = sessionmaker(engine_for(options), expire_on_commit=False)
+    sessions = sessionmaker(engine, expire_on_commit=False)
     with UnitOfWork(sessions, **options) as session:
         row = session.get_one(Counted, 1)
         other(Counted, 1, pieces=5)
@@ -112,17 +100,3 @@ def test_it_stays_in_the_version_that_was_read_where_another_was_first(
     assert stored(Counted, 1)["version"] == 3
     assert row.version == 1
     assert row.__dict__.get("pieces", 6) == 6  # without RETURNING it has expired
-
-
-@pytest.mark.engines("postgresql", "mariadb")
-def test_in_a_short_unit_it_commits_itself(store, stored, short, engine, database) -> None:
-    store(Counted(id=1), Counted(id=2))
-    with wire(database.url) as line:
-        far = create_engine(line.url, **on(engine))
-        with UnitOfWork(far, short=True) as session:  # what is asked once for an engine
-            session.get_one(Counted, 2).pieces += 1
-        with line.counting() as trips, UnitOfWork(far, short=True) as session:
-            session.get_one(Counted, 1).pieces += 1
-        far.dispose()
-    assert trips.count == (2 if engine.dialect.name == "postgresql" else 3)
-    assert stored(Counted, 1)["pieces"] == 1

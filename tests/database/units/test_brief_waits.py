@@ -84,7 +84,7 @@ def meanwhile(engine, sessions):
 
 
 #: Units whose last writes may go with their end wait as plain ones do.
-WAYS = pytest.mark.parametrize("way", [{}, {"pipelined": True}, {"short": True}], ids=str)
+WAYS = pytest.mark.parametrize("way", [{}, {"pipelined": True}], ids=str)
 
 
 @WAYS
@@ -211,7 +211,6 @@ CREATE TRIGGER limits BEFORE UPDATE ON accounts FOR EACH ROW EXECUTE FUNCTION li
         ({"strategy": "adaptive"}, True),
         ({"strategy": "adaptive", "attempts": 1}, False),
         ({"strategy": "adaptive", "on": ConcurrencyError}, False),
-        ({"strategy": "adaptive", "short": True}, True),
         ({"strategy": "adaptive", "pipelined": True}, True),
         ({"strategy": "pessimistic"}, False),
         ({"strategy": "optimistic"}, False),

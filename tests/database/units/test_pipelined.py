@@ -23,7 +23,7 @@ from optilock import (
     serializable,
     unit_of_work,
 )
-from optilock.dialects.switch import is_plain_select
+from optilock.dialects.residue import Residue, residue_of
 from optilock.dialects.transient import is_transient
 from optilock.errors import CommitOutcomeUnknown
 from optilock.testing import Wire, wire
@@ -663,7 +663,7 @@ CREATE TRIGGER look BEFORE UPDATE ON accounts FOR EACH ROW EXECUTE FUNCTION look
     ],
 )
 def test_a_plain_select_is_known_by_its_text(query, plain) -> None:
-    assert is_plain_select(query) is plain
+    assert (residue_of(query) is Residue.NOTHING) is plain
 
 
 def test_a_miss_after_a_lock_keeps_the_lock(account, far, engine, other) -> None:

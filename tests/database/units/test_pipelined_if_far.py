@@ -315,7 +315,6 @@ def test_engines_that_cannot_do_it_have_plain_units(account, line, far) -> None:
         ({"pipelined": "yes"}, "pipelined='yes'"),
         ({"pipelined": 1}, "pipelined=1"),
         ({"pipelined": None}, "pipelined=None"),
-        ({"pipelined": "auto", "short": True}, "pipelined='auto'"),
     ],
 )
 @pytest.mark.parametrize("unit", [UnitOfWork, unit_of_work])

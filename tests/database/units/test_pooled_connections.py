@@ -173,7 +173,7 @@ def test_a_unit_that_gets_a_dead_connection_is_run_again_at_any_level(
 @pytest.mark.engines("postgresql")
 @pytest.mark.parametrize(
     "options",
-    [{"short": True}, *({"pipelined": True, "isolation": level} for level in LEVELS)],
+    [{"pipelined": True, "isolation": level} for level in LEVELS],
 )
 def test_a_unit_with_fewer_round_trips_is_run_again_too(database, meters, options):
     """C7, G1."""
@@ -418,7 +418,7 @@ def ticking(engine: Engine, **options: Any) -> Callable[[], None]:
 
 @pytest.mark.engines("postgresql")
 @pytest.mark.parametrize(
-    "options", [{}, {"pipelined": True}, {"short": True}, {"isolation": Isolation.SERIALIZABLE}]
+    "options", [{}, {"pipelined": True}, {"isolation": Isolation.SERIALIZABLE}]
 )
 def test_a_unit_is_run_again_when_its_statements_were_prepared_for_the_old_table(
     database, meters, options

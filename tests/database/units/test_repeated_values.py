@@ -261,7 +261,6 @@ WAYS: dict[str, Way] = {
     "savepoint": a_savepoint,
     "disposed": a_disposed_engine,
     "thread": a_thread_of_the_attempt,
-    "short": with_option(short=True),
     "adaptive": with_option(strategy=Adaptive()),
     "verify_reads": with_option(verify_reads=True),
     "READ COMMITTED": with_option(isolation=Isolation.READ_COMMITTED),
@@ -281,8 +280,6 @@ def refuse_what_the_engine_cannot(engine: Engine, way: str) -> None:
     name = engine.dialect.name
     if way == "pipelined" and engine.dialect.driver != "psycopg":
         pytest.skip("COMMIT goes with the last writes on psycopg only")
-    if name in ("mariadb", "mysql") and way == "short":
-        pytest.skip("MariaDB needs an engine of its own for short units")
     if name == "sqlite" and way == "READ COMMITTED":
         pytest.skip("SQLite has no such level")
     if name != "postgresql" and way == "SERIALIZABLE":
