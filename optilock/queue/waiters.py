@@ -166,7 +166,7 @@ class ListeningLoop(_Interval):
         raise NotImplementedError
 
     async def _hear(self, seconds: float) -> None:
-        """Wait for a notification, or for :meth:`wake`."""
+        """Wait for a notification, or for ``wake()``."""
         raise NotImplementedError
 
 

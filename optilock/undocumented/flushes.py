@@ -1,7 +1,7 @@
 """How a flush writes the rows of a class, and what surrounds it: the session and its transaction.
 
-:func:`carry_out` and :func:`run_before_planning` do what SQLAlchemy's flush does before and after
-it writes.
+:func:`run_before_planning` does what SQLAlchemy's flush does before it writes, and
+:func:`finish_unwritten` what it does for objects that have nothing to write.
 """
 
 from __future__ import annotations

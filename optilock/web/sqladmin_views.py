@@ -156,7 +156,7 @@ class ModelView(sqladmin.ModelView):
         return [name] if editable else []
 
     async def update_model(self, request: Request, pk: str, data: dict[str, Any]) -> Any:
-        """Write the fields that were changed, or note the conflict for :meth:`Admin.edit`."""
+        """Write the fields that were changed, or note the conflict for ``Admin.edit``."""
         outcome = outcome_of(request)
         seen = data.pop(SEEN, None) or None
         async with self._session() as run:
@@ -301,7 +301,7 @@ class ModelView(sqladmin.ModelView):
                 break
 
     async def delete_model(self, request: Request, pk: Any) -> None:
-        """Delete the row in the version of its tag, or note why not for :meth:`Admin.delete`."""
+        """Delete the row in the version of its tag, or note why not for ``Admin.delete``."""
         outcome = outcome_of(request)
         async with self._session() as run:
             query = self._stmt_by_identifier(pk)

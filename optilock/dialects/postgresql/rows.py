@@ -165,7 +165,7 @@ class SetForm:
 
     @cached_property
     def or_error(self) -> Any:
-        """The statement that writes all rows, or raises an error (:mod:`raising`)."""
+        """The statement that writes all rows, or raises an error (:func:`all_or_error`)."""
         return all_or_error(
             self._written(self._held()), sa.bindparam(f"{_OWN}sent", type_=sa.Integer)
         )

@@ -1,6 +1,6 @@
 """The self-test of the guard: the usual writes and conflicts, on a database in memory.
 
-:func:`find_fault` runs in the first ``watch()`` or unit of a process
+:func:`find_faults` runs in the first ``watch()`` or unit of a process
 (:mod:`optilock.watched.guard.release`). A release of SQLAlchemy may rename a function, add an
 argument or read another attribute of a result. Here that is found before a row of the application
 is written, in a release of any number: an application, a distribution or another library may

@@ -24,13 +24,13 @@ counts for all scopes of it.
 ``lock`` remember the version that was seen. The version is read *before* the rows, or a commit in
 between would be missed at READ COMMITTED.
 
-**Before COMMIT**, after the last flush (:func:`end_scopes`), the rows of all moved and verified
-scopes are written and locked in the order of their keys, in one statement for each run of keys to
-move or to check. So two transactions cannot deadlock on them. The statements return the versions,
-and Python compares them with those that were seen. Another version is a ``ConcurrencyError`` with
-an entry for each scope: ``action`` is ``"verify"``, ``identity`` has the scope's values, ``table``
-is ``optilock_scopes``. It is transient: a unit runs again. After ``expect`` it is a
-``PreconditionFailed``, which is not.
+**Before COMMIT**, after the last flush (:mod:`~optilock.watched.scopes.transaction`), the rows of
+all moved and verified scopes are written and locked in the order of their keys, in one statement
+for each run of keys to move or to check. So two transactions cannot deadlock on them. The
+statements return the versions, and Python compares them with those that were seen. Another version
+is a ``ConcurrencyError`` with an entry for each scope: ``action`` is ``"verify"``, ``identity`` has
+the scope's values, ``table`` is ``optilock_scopes``. It is transient: a unit runs again. After
+``expect`` it is a ``PreconditionFailed``, which is not.
 
 **Names.** ``rules_of(mapper)`` of :mod:`optilock.mapping.scopes` has the scopes of a class
 (``ScopeRules`` with its ``any_key``, over ``ScopeRule``: ``prefix``, ``columns``, ``key(values)``).
