@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, TypeVar
 
 from sqlalchemy import Column, ColumnElement, CursorResult, Delete, Table, Update
 from sqlalchemy.orm import Mapper
@@ -113,10 +113,11 @@ class Lost(NamedTuple):
         return self.stored is not None and not self.failed
 
 
+C = TypeVar("C", Update, Delete)
 _CHECKED = "optilock_checked"
 
 
-def mark_checked(statement: Update) -> Update:
+def mark_checked(statement: C) -> C:
     """Return optilock's own statement, marked: the version of its rows is checked elsewhere."""
     return statement.execution_options(**{_CHECKED: True})
 

@@ -40,7 +40,7 @@ from optilock.conditions.condition import (
     parameter,
     parameter_name,
 )
-from optilock.conditions.write import Params, Shape, Write
+from optilock.conditions.write import Params, Shape, Write, mark_checked
 from optilock.dialects.locks import LONGEST_PAUSE
 from optilock.dialects.postgresql.arrays import Carrier, array_of, carrier_of, is_padded
 from optilock.dialects.rows import (
@@ -183,9 +183,9 @@ class SetForm:
             found = sa.and_(found, *(c.column == held.c[f"{_OWN}w{i}"] for i, c in given))
         change: sa.Delete | sa.Update
         if shape.deletes:
-            change = sa.delete(table).where(found)
+            change = mark_checked(sa.delete(table).where(found))
         else:
-            change = sa.update(table).values(self._values(held)).where(found)
+            change = mark_checked(sa.update(table).values(self._values(held)).where(found))
         return change.returning(sa.literal_column("1").label("one")).cte("optilock_written")
 
     def _kinds(self) -> tuple[dict[str, TypeEngine[Any]], dict[str, TypeEngine[Any]]]:
