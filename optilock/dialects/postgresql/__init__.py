@@ -3,10 +3,10 @@
 :mod:`database` has its answers, and :mod:`causes` those about errors. :mod:`rows` has the statement
 for many rows, in three variants: plain, waiting only briefly for locks, and raising an error for a
 row that does not match; :mod:`arrays` are the form of its values.
-:mod:`few_rows` has the pipeline for a few rows. :mod:`migrations` has the triggers of versions, how
-a table in use gets a version, the catalogue and the clock. :mod:`queue_sql` has the statements of
-queues, and where their index scan begins, :mod:`commit_tokens` those of units that are stored once.
-:mod:`weak_settings` finds what makes versions weaker.
+:mod:`migrations` has the triggers of versions, how a table in use gets a version, the catalogue and
+the clock. :mod:`queue_sql` has the statements of queues, and where their index scan begins,
+:mod:`commit_tokens` those of units that are stored once. :mod:`weak_settings` finds what makes
+versions weaker.
 
 A pipelined unit of work sends BEGIN and COMMIT along with other statements. The :mod:`cursors` of
 psycopg ask the :mod:`line` of their connection which statements are sent together, and

@@ -46,9 +46,8 @@ from optilock.dialects.migrations import Names, TriggerDDL
 from optilock.dialects.postgresql.causes import PostgreSQLCodes
 from optilock.dialects.postgresql.commit_tokens import PostgreSQLTokens
 from optilock.dialects.postgresql.cursors import describe_once, open_line
-from optilock.dialects.postgresql.few_rows import few_rows, has_pipelines
 from optilock.dialects.postgresql.last_writes import LOCK_TIMEOUT, LastWrites
-from optilock.dialects.postgresql.line import IDLE
+from optilock.dialects.postgresql.line import IDLE, has_pipelines
 from optilock.dialects.postgresql.migrations import (
     PostgreSQLCatalogue,
     PostgreSQLGuard,
@@ -161,10 +160,8 @@ class PostgreSQL(PostgreSQLCodes, Database):
         return ALL_OF_POSTGRESQL
 
     def form(self, writes: list[Write], dialect: Dialect, *, locked: bool = False) -> Form:
-        many = set_form(self, writes, dialect, locked=locked)
-        if many is None:
-            return super().form(writes, dialect, locked=locked)
-        return few_rows(writes, dialect, many, locked=locked) or many
+        form = set_form(self, writes, dialect, locked=locked)
+        return super().form(writes, dialect, locked=locked) if form is None else form
 
     def all_or_error(self, writes: list[Write], dialect: Dialect) -> tuple[Any, Params] | None:
         if len(writes) == 1 and writes[0].shape.demanded in PLAIN:

@@ -36,7 +36,6 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
 from optilock.conditions.write import NO_CHECKS, Checks, SingleWrite, Statement, Write
-from optilock.dialects.postgresql.few_rows import one_by_one
 from optilock.dialects.postgresql.line import Line
 from optilock.dialects.postgresql.rows import BOUND, is_mark
 from optilock.dialects.residue import Interposed, Residue
@@ -125,7 +124,7 @@ class LastWrites:
                 return None
         if alone is not None:
             return None
-        statements = _raising_statements(connection, together, database, locked=locked)
+        statements = _raising_statements(connection, together, database)
         if statements is None:
             return None
         statements = [*checks.before, *statements, *checks.after]
@@ -171,11 +170,10 @@ class LastWrites:
 
 
 def _raising_statements(
-    connection: Connection, together: Sequence[list[Write]], database: Any, *, locked: bool
+    connection: Connection, together: Sequence[list[Write]], database: Any
 ) -> list[Statement] | None:
     """Return statements that raise an error on a miss; None if a row has no such statement."""
-    parts = (part for writes in together for part in one_by_one(writes, locked=locked))
-    statements = [database.all_or_error(writes, connection.dialect) for writes in parts]
+    statements = [database.all_or_error(writes, connection.dialect) for writes in together]
     return None if None in statements else statements
 
 

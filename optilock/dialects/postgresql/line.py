@@ -19,7 +19,8 @@ import select
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache, partial
+from functools import cache, lru_cache, partial
+from importlib import import_module
 from types import MappingProxyType
 from typing import Any
 
@@ -312,6 +313,13 @@ def _begin(level: Any, read_only: bool | None, deferrable: bool | None) -> bytes
 def _name(level: Any) -> str:
     name: str = level.name
     return name.replace("_", " ")
+
+
+@cache
+def has_pipelines() -> bool:
+    """Return whether libpq has pipelines."""
+    supported: bool = import_module("psycopg").Pipeline.is_supported()
+    return supported
 
 
 def has_spoken(pgconn: Any) -> bool:

@@ -10,7 +10,7 @@ from optilock import Versioned, client_wins
 from tests.support.models import Base, key
 from tests.support.two_writers import Do
 
-pytestmark = [pytest.mark.needs("resolves-in-place"), pytest.mark.usefixtures("form")]
+pytestmark = pytest.mark.needs("resolves-in-place")
 
 
 class Parcel(Versioned, Base):

@@ -38,7 +38,7 @@ from tests.support.models import (
     Stamped,
 )
 
-pytestmark = [pytest.mark.needs("resolves-in-place"), pytest.mark.usefixtures("form")]
+pytestmark = pytest.mark.needs("resolves-in-place")
 rows = pytest.mark.parametrize("count", [1, 3])
 
 ROW = {"id": 0, "owner": "a", "balance": 1, "note": "n", "version": 1}

@@ -11,7 +11,7 @@ from optilock.tokens import Counter
 from optilock.watched.statements.bulk import rows_to_update
 from tests.support.models import Account, Native, Note, Odd, Ranked, Seat
 
-pytestmark = [pytest.mark.modes(full=True), pytest.mark.usefixtures("form")]
+pytestmark = pytest.mark.modes(full=True)
 
 MANY = 25
 

@@ -6,7 +6,6 @@ import pytest
 from sqlalchemy import event, select
 
 from optilock import ConcurrencyError, client_wins, merge_fields
-from optilock.dialects.postgresql.few_rows import MOST
 from optilock.testing import count_statements
 from tests.support.models import Account, Dog, Note, Page, Ranked, Stamped
 
@@ -17,10 +16,8 @@ def words(sent):
 
 
 def expected(engine, count):
-    """PostgreSQL: one statement, or one for each of a few rows, sent together. SQLite: one
-    executemany. MariaDB: lock, then one statement.
-    """
-    if count == 1 or (engine.dialect.name == "postgresql" and count <= MOST):
+    """PostgreSQL: one statement. SQLite: one executemany. MariaDB: lock, then one statement."""
+    if count == 1:
         return ["UPDATE"]
     return {"postgresql": ["WITH"], "sqlite": ["UPDATE"]}.get(
         engine.dialect.name, ["SELECT", "UPDATE"]
@@ -51,7 +48,7 @@ def test_alternating_columns_are_one_write_or_one_for_each_set(store, watched, e
     if engine.dialect.name == "sqlite":
         assert words(sent) == ["UPDATE", "UPDATE"]
     else:
-        assert words(sent) == expected(engine, max(count, MOST + 1))
+        assert words(sent) == expected(engine, count)
 
 
 @pytest.mark.parametrize("resolver", [None, merge_fields, client_wins])
@@ -239,7 +236,7 @@ def test_joined_rows_are_one_write_a_table(store, watched, engine):
 @pytest.mark.parametrize("delete", [False, True])
 def test_the_rows_are_locked_in_the_order_of_their_keys(store, watched, engine, delete):
     """By the statement itself: the order in which rows are given does not order the locks."""
-    store(*(Account(id=n) for n in range(MOST + 1)))
+    store(*(Account(id=n) for n in range(3)))
     session = watched()
     for row in session.scalars(select(Account)):
         row.balance = 1

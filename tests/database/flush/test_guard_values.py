@@ -27,8 +27,6 @@ from tests.support.models import (
     Versioned,
 )
 
-pytestmark = pytest.mark.usefixtures("form")
-
 UTC = datetime.UTC
 EAST = datetime.timezone(datetime.timedelta(hours=5, minutes=30))
 

@@ -52,10 +52,10 @@ def read(session, number):
 #: What a flush sends: on SQLite, on PostgreSQL, and on MariaDB, which locks the rows before.
 FLUSH = {
     (update, 1): (["UPDATE"], ["UPDATE"], ["UPDATE"]),
-    (update, 2): (["UPDATE"], ["UPDATE"], ["SELECT", "UPDATE"]),
+    (update, 2): (["UPDATE"], ["WITH"], ["SELECT", "UPDATE"]),
     (update, 1000): (["UPDATE"], ["WITH"], ["SELECT", "UPDATE"]),
     (delete, 1): (["DELETE"], ["DELETE"], ["DELETE"]),
-    (delete, 2): (["DELETE"], ["DELETE"], ["SELECT", "DELETE"]),
+    (delete, 2): (["DELETE"], ["WITH"], ["SELECT", "DELETE"]),
     (insert, 1): (["INSERT"], ["INSERT"], ["INSERT"]),
     (insert, 2): (["INSERT"], ["INSERT"], ["INSERT"]),
     (read, 1000): ([], [], []),

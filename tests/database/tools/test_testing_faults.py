@@ -124,8 +124,6 @@ def test_a_conflict_happens_once_in_each_attempt(faults, mine, stored):
 
 
 def test_a_conflict_comes_before_a_few_rows_are_locked_together(faults, mine, stored):
-    """psycopg sends the lock and the writes of a few rows in one pipeline."""
-
     def both(session: Session) -> None:
         for account in [session.get_one(Account, key) for key in (1, 2)]:
             account.balance += 1
