@@ -67,7 +67,7 @@ from optilock.serialize import is_expression
 from optilock.watched.guard.corrections import plan_update
 from optilock.watched.guard.decisions import decide, resolvers_of
 from optilock.watched.guard.promises import promise
-from optilock.watched.rows.entries import Attempt, Missed, attempt_of
+from optilock.watched.rows.entries import Attempt, Missed, side_as_read
 from optilock.watched.rows.stored import Values, stored_key
 from optilock.watched.session.connections import connection_to_write, given_session
 from optilock.watched.session.record import note_merged, settle_row
@@ -142,7 +142,7 @@ def merge_seen(
     loaded = MISSING_ROW if state is None else loaded_version(state, _CALL)
     if state is None or loaded is MISSING_ROW:
         raise missing_row_error(mapper, identity, "update", want, changes, seen.known({}))
-    stored = row_as_loaded(session, state, attempt_of(state, "update", loaded).original)
+    stored = row_as_loaded(session, state, side_as_read(state, loaded))
     base = seen.known(stored)
     missed = None
     original = {facts(mapper).token: version, **base}

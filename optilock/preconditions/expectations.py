@@ -91,7 +91,13 @@ from optilock.preconditions.version_demands import (
 from optilock.resolvers.rules import client_wins
 from optilock.undocumented.statements import is_in_greenlet
 from optilock.watched.guard.promises import promise, promises_of
-from optilock.watched.rows.entries import Attempt, attempt_of, entry_of, loaded_or_stored_values
+from optilock.watched.rows.entries import (
+    Attempt,
+    attempt_of,
+    entry_of,
+    loaded_or_stored_values,
+    side_as_read,
+)
 from optilock.watched.rows.seen import is_never_read
 from optilock.watched.rows.stored import Values, read_stored
 from optilock.watched.rows.unknown_versions import (
@@ -230,7 +236,7 @@ def _version_of_copy(state: State, name: str) -> Any:
         stored = read_stored(connection, mapper, [identity], lock=False).get(identity)
         if stored is None:
             return MISSING_ROW
-        held = attempt_of(state, "verify", version).original
+        held = side_as_read(state, version)
         if all(known.same(one, held[one], stored[one]) for one in held):
             hold_found_version(state, version)
             return version

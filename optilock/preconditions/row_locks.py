@@ -47,7 +47,13 @@ from optilock.mapping.scopes import Scope
 from optilock.preconditions.expectations import needs_await, state_in_watched_session
 from optilock.preconditions.scopes import lock_scope
 from optilock.watched.guard.ended_transactions import conflict_before_commit
-from optilock.watched.rows.entries import Attempt, HiddenRows, attempt_of, entry_of
+from optilock.watched.rows.entries import (
+    Attempt,
+    HiddenRows,
+    attempt_of,
+    entry_of,
+    side_as_read,
+)
 from optilock.watched.rows.seen import version_seen
 from optilock.watched.rows.stored import Values, read_stored
 from optilock.watched.session.connections import connection_to_write
@@ -203,7 +209,7 @@ def _has_moved(state: State, stored: Values) -> bool:
     known = facts(state.mapper)
     if known.token:
         return not known.same(known.token, version_seen(state, known.token), stored[known.token])
-    original = attempt_of(state, "verify", None).original
+    original = side_as_read(state, None)
     return any(not known.same(name, value, stored[name]) for name, value in original.items())
 
 

@@ -34,7 +34,7 @@ from optilock.mapped import Identity, State, facts, identity_of
 from optilock.preconditions.client_values import reason_to_refuse
 from optilock.preconditions.entity_tags import ETags, state_of
 from optilock.preconditions.expectations import loaded_version
-from optilock.watched.rows.entries import attempt_of
+from optilock.watched.rows.entries import side_as_read
 from optilock.watched.rows.stored import Values
 
 #: Characters: frameworks take fields of a form up to half a megabyte, or more.
@@ -113,7 +113,7 @@ def check_keys(call: str, etags: ETags) -> None:
 
 
 def _loaded(state: State, version: Any, names: list[str]) -> Values:
-    original = attempt_of(state, "verify", version).original
+    original = side_as_read(state, version)
     missing = [name for name in names if name not in original]
     if missing:
         raise ConfigurationError(

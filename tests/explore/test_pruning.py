@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine
+from sqlalchemy import Engine, func, select, update
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import sessionmaker
 
 from checks.explore.programs import PAIRS, ROWS, programs
-from optilock.testing import explore
+from checks.explore.rows import Counter
+from optilock.testing import explore, replay
 from optilock.testing.exploration import dependence, turns
 from tests.explore.conftest import MADE
 
@@ -68,3 +71,27 @@ def test_a_search_for_which_a_wait_is_one_event_loses_an_outcome(
     all_of_them = outcomes(pair, "none")
     monkeypatch.setattr(turns.Order, "_note_woken", as_one_event)
     assert outcomes(pair, "source") < all_of_them
+
+
+@pytest.mark.engines("postgresql")
+def test_a_read_that_fails_lets_the_unit_go_on_that_waits_for_its_row(
+    sessions: Any, put_back: Any
+) -> None:
+    """PostgreSQL gives the lock back at the error; the other unit's statement takes long."""
+    row = Counter.id == 1
+    long = select(func.count()).select_from(func.generate_series(1, 1_000_000)).scalar_subquery()
+
+    def fails() -> int:
+        with suppress(DBAPIError), sessions.begin() as session:
+            session.execute(update(Counter).where(row).values(n=7))
+            session.execute(select(1 / (Counter.n - 7)).where(row))
+        with sessions() as session:
+            return int(session.scalar(select(Counter.n).where(row)))
+
+    def adds() -> None:
+        with sessions.begin() as session:
+            session.execute(update(Counter).where(row).values(n=Counter.n + 1).returning(long))
+
+    units, reset = (fails, adds), put_back({Counter: [{"id": 1, "n": 1}]})
+    left = replay("abab", *units, sessions=sessions, reset=reset)
+    assert dict(left.values)["fails"] == "2"

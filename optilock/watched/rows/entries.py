@@ -95,6 +95,13 @@ def attempt_of(
     return Attempt(mapper, tuple(identity), action, original, current, changes)
 
 
+def side_as_read(state: State, version: Any) -> Values:
+    """Return the original values of our side alone, with the version."""
+    token = facts(state.mapper).token
+    original, _, _ = _sides_of(state, version, ())
+    return {**original, token: version} if token else original
+
+
 def _sides_of(state: State, version: Any, filled: Collection[str]) -> tuple[Values, Values, Values]:
     """Return the original values, the current ones and the changed ones of an object."""
     class_facts = facts(state.mapper)
@@ -405,4 +412,4 @@ def stored_of(session: Session, merged: State) -> Values:
     """Return the row as the session has loaded it, or read if a column is missing."""
     token = facts(merged.mapper).token
     held = version_seen(merged, token) if token else None
-    return loaded_or_stored_values(session, merged, attempt_of(merged, "update", held).original)
+    return loaded_or_stored_values(session, merged, side_as_read(merged, held))

@@ -36,7 +36,7 @@ from optilock.mapping.original_values import (
     values_are_unknown,
 )
 from optilock.undocumented.mappers import extend_attribute, state_str
-from optilock.watched.rows.entries import attempt_of, entry_of, moved_entry, stored_of
+from optilock.watched.rows.entries import attempt_of, entry_of, moved_entry, side_as_read, stored_of
 from optilock.watched.rows.members import members_of, refuse_unseen
 from optilock.watched.rows.payloads import check_held, check_payloads, rows_of_payloads
 from optilock.watched.rows.rolled_back import follow_copy
@@ -316,7 +316,7 @@ def _decide_copies(session: Session, state: State) -> None:
         if obj is None:
             continue  # a conflict, as for any copy of a row that is gone
         stored, class_facts = stored_of(session, instance_state(obj)), facts(copy.mapper)
-        held = attempt_of(copy, "verify", version_seen(copy, token)).original
+        held = side_as_read(copy, version_seen(copy, token))
         undone = copy.info[VERSION_BEFORE] == stored[token]
         if undone or all(class_facts.same(name, held[name], stored[name]) for name in held):
             hold_version(copy, stored[token])

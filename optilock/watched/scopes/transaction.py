@@ -69,9 +69,7 @@ class TransactionScopes:
 
     def is_of(self, root: SessionTransaction | None) -> bool:
         """Return whether these are the scopes of that transaction."""
-        if root is None or self._root is None:
-            return root is None and self._root is None
-        return self._root() is root
+        return root is not None and self._root is not None and self._root() is root
 
     def move(self, session: Session, mapper: Mapper[Any], keys: Iterable[str]) -> None:
         """Note that rows of these scopes have changed."""

@@ -11,6 +11,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 from optilock import Versioned
 from optilock.check import Severity, check
+from optilock.testing import count_statements
 from optilock.tokens import CompareValues, Counter
 
 pytestmark = pytest.mark.engines("sqlite-wal", "postgresql", "mariadb")
@@ -85,6 +86,16 @@ def test_a_comparator_settles_it(engine, kind):
     cls = shape(CompareValues.all(), kind)
     stored(engine, cls, Point(1))
     assert found(check(cls, engine)) == set()
+
+
+def test_columns_of_plain_types_are_not_read(engine):
+    cls = shape(Counter(), PickleType)
+    stored(engine, cls, Point(1))
+    with count_statements(engine) as sent:
+        list(check(cls, engine))
+    read = [one.text for one in sent.statements if "ck_shapes.point" in one.text]
+    assert read
+    assert not any("ck_shapes.hidden" in one for one in read)
 
 
 def test_a_comparator_that_compares_identity_is_seen_without_a_row(engine):

@@ -213,6 +213,23 @@ def test_every_other_text_is_the_key_of_no_row(engine: Engine, name: str) -> Non
     model.__table__.drop(engine)
 
 
+class Tick(Versioned, Base):
+    __tablename__ = "key_ticks"
+
+    at = mapped_column(DateTime(timezone=True), primary_key=True)
+
+
+@pytest.mark.engines("postgresql")
+@pytest.mark.parametrize("key", ["2026-01-02T03:04:05Z", "2026-01-02 03:04:05+00:00"])
+def test_a_moment_in_utc_may_be_written_with_a_z(engine: Engine, key: str) -> None:
+    """A7: as JSON bodies and JavaScript write it."""
+    Tick.__table__.create(engine)
+    with watch(sessionmaker(engine)).begin() as session:
+        stored = entities.insert(session, Tick, key)
+        assert stored.identity == (MOMENT.replace(tzinfo=datetime.UTC),)
+    Tick.__table__.drop(engine)
+
+
 def test_bulk_calls_read_keys_in_the_same_way(engine: Engine) -> None:
     """A7: a row is named once, the object follows, and other texts are the keys of no row."""
     model = MODELS["integer"]

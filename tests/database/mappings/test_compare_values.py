@@ -791,6 +791,16 @@ def test_bulk_calls_which_compare_nothing_are_refused(store, watched, stored, ca
     session.bulk_insert_mappings(Invoice, [{"id": 4}])
 
 
+def test_saving_an_object_that_is_as_it_was_read_writes_nothing(store, watched, engine):
+    """So it is not refused."""
+    store(Invoice(id=1, status="open"))
+    session = watched()
+    invoice = session.get_one(Invoice, 1)
+    with count_statements(engine) as sent:
+        session.bulk_save_objects([invoice])
+    assert sent.count == 0
+
+
 def test_bulk_rows_with_a_version_cannot_say_the_values_that_are_compared_as_well(store, watched):
     store(Delivery(id=1))
     session = watched()

@@ -128,6 +128,17 @@ def test_the_mapping_has_no_default_and_fetches_none(engine):
 
 
 @pytest.mark.engines("sqlite-wal")
+def test_a_table_whose_class_is_mapped_no_more_can_still_be_created(engine, collect):
+    cls = crate(Counter())
+    table = cls.__table__
+    cls.registry.dispose()
+    collect()
+    table.create(engine)
+    assert default(engine) is None
+    table.drop(engine)
+
+
+@pytest.mark.engines("sqlite-wal")
 def test_a_program_s_own_create_column_is_called(engine):
     cls = crate(Counter())
     deregister(CreateColumn)

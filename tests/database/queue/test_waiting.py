@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 from optilock.coroutines import run_to_end
 from optilock.queue import Queue
 from optilock.queue.connections import FEW
-from optilock.queue.waiters import LONGEST, ListeningWaiter, PollingWaiter
+from optilock.queue.waiters import LONGEST, Ear, ListeningWaiter, PollingWaiter
 from tests.support.queues import Asked, lose_all_connections, made, make_tables
 from tests.support.waiting import LIMIT, until
 
@@ -176,6 +176,20 @@ def test_who_waits_can_be_woken(queue):
     threading.Timer(0.2, waiter.wake).start()
     waiter.wait(10 * LIMIT)
     waiter.close()
+
+
+@pytest.mark.engines("postgresql")
+def test_who_waits_hears_others_beside_itself(engine):
+    autocommit = engine.execution_options(isolation_level="AUTOCOMMIT")
+    with autocommit.connect() as own, autocommit.connect() as other:
+        ear = Ear(own.connection.driver_connection)
+        own.execute(text("LISTEN heard"))
+        own.execute(text("NOTIFY heard"))
+        assert not ear.heard
+        other.execute(text("NOTIFY heard"))
+        own.execute(text("NOTIFY heard"))  # both come with its answer, this one last
+        assert ear.heard
+        ear.close()
 
 
 @pytest.mark.engines("postgresql")

@@ -198,6 +198,15 @@ def test_a_changed_scope_has_no_tag_yet(sessions):
         assert etag_of(session, SEVEN).endswith('.1-0"')
 
 
+def test_a_tag_between_two_transactions_is_of_neither(sessions):
+    with sessions() as session:
+        for count in (2, 4, 6):
+            for _ in range(2):
+                session.get_one(Booking, 1).hour += 1
+                session.commit()
+            assert etag_of(session, SEVEN).endswith(f'.{count}-0"')
+
+
 # -- locked first ----------------------------------------------------------------------------------
 
 

@@ -458,6 +458,15 @@ def test_a_line_that_must_be_encrypted_is_refused():
         engine.connect()
 
 
+@pytest.mark.engines("postgresql")
+@pytest.mark.parametrize("mode", ["disable", "allow", "prefer"])
+def test_a_line_that_may_be_plain_is_led(database, mode):
+    engine = create_engine(make_url(database.url).update_query_dict({"sslmode": mode}))
+    with Faults(engine) as faults, faults.cut(), pytest.raises(DBAPIError), engine.connect() as one:
+        one.execute(text("SELECT 1"))
+    engine.dispose()
+
+
 WRONG: dict[str, tuple[Do, str]] = {
     "times": (lambda faults: faults.deadlock(times=0), "times=0"),
     "at_write": (lambda faults: faults.conflict(Account, 1, at_write=0), "at_write=0"),

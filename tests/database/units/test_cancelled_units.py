@@ -15,7 +15,7 @@ from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
 from optilock import Isolation, OptilockError, is_transient, verify, watch
 from optilock.unit.async_unit import AsyncUnitOfWork
 from tests.support.models import Account
-from tests.support.waiting import LIMIT, turn
+from tests.support.waiting import LIMIT, turn, until_a_lock_is_waited_for
 
 pytestmark = pytest.mark.anyio
 
@@ -106,6 +106,31 @@ async def test_an_inner_unit_that_is_cancelled_at_its_end_is_not_called_committe
     await async_engine.dispose()
 
 
+@pytest.mark.engines("postgresql")
+async def test_an_inner_unit_that_is_cancelled_does_not_wait_for_a_row(database, engine, store):
+    """Its end, which nothing interrupts, comes after its last flush."""
+    store(Account(id=1, owner="Ada", balance=1))
+    made = create_async_engine(database.url)
+    sessions = async_sessionmaker(made)
+
+    async def work() -> None:
+        async with AsyncUnitOfWork(sessions), AsyncUnitOfWork(sessions, savepoint=True) as inner:
+            (await inner.get_one(Account, 1)).balance += 1
+
+    with engine.connect() as holder:
+        holder.execute(text("UPDATE accounts SET note = 'held'"))
+        to_end = threading.Timer(LIMIT, holder.rollback)
+        to_end.start()
+        task = asyncio.ensure_future(work())
+        await asyncio.to_thread(until_a_lock_is_waited_for, engine)
+        task.cancel()
+        await asyncio.wait({task})
+        assert task.cancelled()
+        assert not to_end.finished.is_set()
+        to_end.cancel()
+    await made.dispose()
+
+
 async def test_a_session_that_is_cancelled_in_optilocks_own_question_gives_its_connection_back(
     async_engine,
 ):
@@ -130,7 +155,7 @@ async def test_a_session_that_is_cancelled_in_optilocks_own_question_gives_its_c
 
 
 @pytest.mark.engines("postgresql")
-@pytest.mark.parametrize("case", ["no write", "many promises", "the same values"])
+@pytest.mark.parametrize("case", ["no write", "many promises", "the same values", "a listener"])
 async def test_a_cancelled_pipelined_unit_does_not_wait_for_a_promised_row(
     database, engine, store, case
 ):
@@ -145,7 +170,10 @@ async def test_a_cancelled_pipelined_unit_does_not_wait_for_a_promised_row(
             async with asyncio.timeout(0.3), AsyncUnitOfWork(made, pipelined=True) as unit:
                 verify(await unit.get_one(Account, 5))
                 last = await unit.get_one(Account, 15)
-                if case == "many promises":
+                if case == "a listener":
+                    last.balance += 1
+                    event.listen(made.sync_engine, "commit", lambda connection: None)
+                elif case == "many promises":
                     last.balance += 1
                     for number in range(6, 15):
                         verify(await unit.get_one(Account, number))

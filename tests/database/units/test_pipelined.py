@@ -481,6 +481,17 @@ def test_a_connection_lost_with_the_first_statement_is_certain(account, cut) -> 
     engine.dispose()
 
 
+def test_so_it_is_where_that_is_the_last_flush(account, cut) -> None:
+    """It is sent inside of session.commit(), and COMMIT is not."""
+    engine = create_engine(cut.url, connect_args=UNPREPARED)
+    engine.connect().close()
+    with pytest.raises(OperationalError), UnitOfWork(engine, pipelined=True) as session:
+        session.connection()
+        session.add(Account(id=9, owner="Eve", balance=1))
+        cut.at = b"BEGIN"
+    engine.dispose()
+
+
 def test_a_connection_that_the_server_has_ended_before_is_certain(account, far, engine) -> None:
     """And so the unit runs again."""
     tries = []
