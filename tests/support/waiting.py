@@ -6,7 +6,7 @@
 ``until_past(engine, moment)``  until the database's clock is past the moment
 ``turn()``             lets each other task of the event loop go one step on
 ``for_ever()``         waits until it is cancelled
-``until_a_lock_is_waited_for(engine)``  by somebody on the server; PostgreSQL and MariaDB
+``until_a_lock_is_waited_for(engine)``  by somebody in its database; PostgreSQL and MariaDB
 ``OFTEN``, ``often``   a length, and a fixture: such a lease or handle is renewed every 0.3 seconds
 """
 
@@ -80,8 +80,15 @@ def is_after(now: datetime | None, moment: datetime) -> bool:
 
 
 _WAITING = {
-    "postgresql": "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'",
-    "mysql": "SELECT count(*) FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'",
+    "postgresql": (
+        "SELECT count(*) FROM pg_stat_activity"
+        " WHERE wait_event_type = 'Lock' AND datname = current_database()"
+    ),
+    "mysql": (
+        "SELECT count(*) FROM information_schema.innodb_trx t"
+        " JOIN information_schema.processlist p ON p.id = t.trx_mysql_thread_id"
+        " WHERE t.trx_state = 'LOCK WAIT' AND p.db = DATABASE()"
+    ),
 }
 
 

@@ -284,7 +284,8 @@ class TestRefused:
 
 _END_ALL = (
     "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
-    " WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()"
+    " WHERE datname = current_database() AND backend_type = 'client backend'"
+    " AND pid <> pg_backend_pid()"
 )
 _REFUSES = {
     "sqlite": (
