@@ -7,6 +7,7 @@
 ``turn()``             lets each other task of the event loop go one step on
 ``for_ever()``         waits until it is cancelled
 ``until_a_lock_is_waited_for(engine)``  by somebody in its database; PostgreSQL and MariaDB
+``until_no_lock_is_waited_for(engine)``  any more, and the server says so, too
 ``OFTEN``, ``often``   a length, and a fixture: such a lease or handle is renewed every 0.3 seconds
 """
 
@@ -38,6 +39,7 @@ __all__ = [
     "until",
     "until_a_lock_is_waited_for",
     "until_awaited",
+    "until_no_lock_is_waited_for",
     "until_past",
 ]
 
@@ -93,9 +95,17 @@ _WAITING = {
 
 
 def until_a_lock_is_waited_for(engine: Engine) -> None:
+    _until_waiting(engine, bool)
+
+
+def until_no_lock_is_waited_for(engine: Engine) -> None:
+    _until_waiting(engine, lambda count: not count)
+
+
+def _until_waiting(engine: Engine, enough: Callable[[Any], bool]) -> None:
     asked = text(_WAITING[{"mariadb": "mysql"}.get(engine.dialect.name, engine.dialect.name)])
     with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-        until(lambda: connection.scalar(asked), every=0.15)  # MariaDB looks anew after 0.1 s
+        until(lambda: enough(connection.scalar(asked)), every=0.15)  # MariaDB's is 0.1 s old
 
 
 def renewed(held: Any) -> None:
