@@ -319,7 +319,7 @@ class TestRights:
             with engine.begin() as connection:
                 noted.make(connection)
             if family == "postgresql":
-                send(engine, "CREATE ROLE optilock_roller")
+                send(engine, "DROP ROLE IF EXISTS optilock_roller", "CREATE ROLE optilock_roller")
                 send(engine, "GRANT USAGE ON SCHEMA public TO optilock_roller")
                 send(engine, "REVOKE CREATE ON SCHEMA public FROM PUBLIC")
                 if owner:
@@ -330,7 +330,7 @@ class TestRights:
                 user = create_engine(engine.url)
                 event.listen(user, "connect", _become)
             else:
-                send(engine, "CREATE USER optilock_roller IDENTIFIED BY 'w'")
+                send(engine, "CREATE OR REPLACE USER optilock_roller IDENTIFIED BY 'w'")
                 if owner:
                     rights = f"{rights}, ALTER"
                 send(engine, f"GRANT {rights} ON `{engine.url.database}`.* TO optilock_roller")
