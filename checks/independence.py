@@ -26,7 +26,6 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
-from _pytest.runner import runtestprotocol
 from optilock_apps import servers
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -63,11 +62,20 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
 
 
 def _failures(item: pytest.Item) -> int:
-    reports = runtestprotocol(item, nextitem=None, log=False)
-    failed = [one for one in reports if one.failed]
-    for one in failed:
+    """As pytest runs a test: with its own filters of warnings, and its limit of time."""
+    item.config.hook.pytest_runtest_protocol(item=item, nextitem=None)
+    for one in _failed:
         print(f"\n{item.nodeid} failed ({one.when}):\n{one.longreprtext}", flush=True)
-    return len(failed)
+    return len(_failed)
+
+
+#: Of the test of this process.
+_failed: list[pytest.TestReport] = []
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    if os.environ[_HOW] == "alone" and report.failed:
+        _failed.append(report)
 
 
 # -- the commands ----------------------------------------------------------------------------------
@@ -110,7 +118,7 @@ def main() -> int:
     parser.add_argument("tests", nargs="*", default=["tests"], help="default: all")
     parser.add_argument("--count", type=int, default=300, help="how many run alone")
     parser.add_argument("--seed", type=int, default=0, help="of the choice of these")
-    options = parser.parse_args()
+    options = parser.parse_intermixed_args()
     if options.how == "elsewhere":
         with another_folder() as folder:
             return run(options.how, options.tests, folder)

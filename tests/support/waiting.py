@@ -6,7 +6,8 @@
 ``until_past(engine, moment)``  until the database's clock is past the moment
 ``turn()``             lets each other task of the event loop go one step on
 ``for_ever()``         waits until it is cancelled
-``until_a_lock_is_waited_for(engine)``  by somebody on the server; PostgreSQL and MariaDB
+``until_a_lock_is_waited_for(engine)``  by somebody in its database; PostgreSQL and MariaDB
+``until_no_lock_is_waited_for(engine)``  any more, and the server says so, too
 ``OFTEN``, ``often``   a length, and a fixture: such a lease or handle is renewed every 0.3 seconds
 """
 
@@ -38,6 +39,7 @@ __all__ = [
     "until",
     "until_a_lock_is_waited_for",
     "until_awaited",
+    "until_no_lock_is_waited_for",
     "until_past",
 ]
 
@@ -80,15 +82,30 @@ def is_after(now: datetime | None, moment: datetime) -> bool:
 
 
 _WAITING = {
-    "postgresql": "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'",
-    "mysql": "SELECT count(*) FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'",
+    "postgresql": (
+        "SELECT count(*) FROM pg_stat_activity"
+        " WHERE wait_event_type = 'Lock' AND datname = current_database()"
+    ),
+    "mysql": (
+        "SELECT count(*) FROM information_schema.innodb_trx t"
+        " JOIN information_schema.processlist p ON p.id = t.trx_mysql_thread_id"
+        " WHERE t.trx_state = 'LOCK WAIT' AND p.db = DATABASE()"
+    ),
 }
 
 
 def until_a_lock_is_waited_for(engine: Engine) -> None:
+    _until_waiting(engine, bool)
+
+
+def until_no_lock_is_waited_for(engine: Engine) -> None:
+    _until_waiting(engine, lambda count: not count)
+
+
+def _until_waiting(engine: Engine, enough: Callable[[Any], bool]) -> None:
     asked = text(_WAITING[{"mariadb": "mysql"}.get(engine.dialect.name, engine.dialect.name)])
     with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-        until(lambda: connection.scalar(asked), every=0.15)  # MariaDB looks anew after 0.1 s
+        until(lambda: enough(connection.scalar(asked)), every=0.15)  # MariaDB's is 0.1 s old
 
 
 def renewed(held: Any) -> None:

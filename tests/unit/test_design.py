@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 import subprocess
 import sys
 import tomllib
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from textwrap import dedent
 from types import FrameType
@@ -20,8 +22,6 @@ from sqlalchemy.pool import StaticPool
 
 from checks.neighbours.comparison import differences
 from optilock import Versioned, merge_fields, unit_of_work, watch
-from optilock.mapping.tables import features_in_use
-from optilock.watched.session.record import SessionRecord
 
 pytestmark = pytest.mark.pages
 
@@ -153,33 +153,10 @@ def move(engine: Engine, *ids: int) -> None:
             )
 
 
-def test_the_way_of_one_row(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    for kind in ("shared", "compared", "kept"):  # this process has mapped the classes of all tests
-        monkeypatch.setattr(features_in_use, kind, False)
-    monkeypatch.setattr(SessionRecord, "demands", None)  # and classes with leases
-    with watch(sessionmaker(engine))() as session:
-        for title in ("read once", "planned once", "known from then on"):
-            session.get_one(Page, 1).title = title
-            calls = called_by(session.flush)
-    told = way("How one row is written")
-    assert_in_order(told, calls)
-    assert {path for path, _ in calls} - {path for path, _ in told} <= {
-        "watched/guard/records.py",
-        "watched/session/record.py",
-        # Where the process has mapped roots of aggregates, or scopes, as other tests do.
-        "watched/aggregates.py",
-        "watched/rows/roots.py",
-        "mapping/scopes.py",
-        "watched/scopes/transaction.py",
-        "mapped.py",
-        "undocumented/flushes.py",
-    }
-
-
-#: In a process of its own: classes that other tests have mapped take further steps.
+#: In a process of its own: classes that other tests have mapped, and units that other tests have
+#: run, take further steps.
 ONE_ROW = """
-    import sys
-    from itertools import pairwise
+    import json
     from sqlalchemy.orm import sessionmaker
     from optilock import watch
     from tests.unit.test_design import Base, Page, called_by, create_engine
@@ -192,16 +169,30 @@ ONE_ROW = """
         for title in ("read once", "planned once", "known from then on"):
             session.get_one(Page, 1).title = title
             calls = called_by(session.flush)
-    print(sum(before[0] != after[0] for before, after in pairwise(calls)))
+    print(json.dumps(calls))
 """
 
 
-def test_the_way_of_one_row_changes_its_file_thirteen_times_at_most() -> None:
-    """A reader who follows the row opens so many files, one after the other."""
+@pytest.fixture(scope="module")
+def calls_of_one_row() -> list[Step]:
     command = [sys.executable, "-c", dedent(ONE_ROW)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert int(done.stdout) <= 13
+    return [(path, name) for path, name in json.loads(done.stdout)]
+
+
+def test_the_way_of_one_row(calls_of_one_row: list[Step]) -> None:
+    told = way("How one row is written")
+    assert_in_order(told, calls_of_one_row)
+    others = {path for path, _ in calls_of_one_row} - {path for path, _ in told}
+    assert others <= {"watched/guard/records.py"}
+
+
+def test_the_way_of_one_row_changes_its_file_thirteen_times_at_most(
+    calls_of_one_row: list[Step],
+) -> None:
+    """A reader who follows the row opens so many files, one after the other."""
+    assert sum(before[0] != after[0] for before, after in pairwise(calls_of_one_row)) <= 13
 
 
 def test_the_way_of_a_thousand_rows(engine: Engine) -> None:

@@ -487,11 +487,17 @@ def test_a_query_tells_for_which_object_it_reads_a_relationship(session):
 
 
 def test_mappers_are_found_and_loaded_as_they_should_be(session):
-    assert Base.registry in list(registries())
-    assert not key_of_mapping(Page.__mapper__)
-    always_load(Page.__mapper__, {Page.__table__.c.id, Page.__table__.c.views})
-    for option in (load_only(Page.title), defer("*")):
-        assert "views" in session.scalars(select(Page).options(option)).one().__dict__
+    class OwnBase(DeclarativeBase):
+        pass
+
+    class Own(OwnBase):  # for ever loaded so, from here on
+        __table__ = Page.__table__.to_metadata(OwnBase.metadata)
+
+    assert OwnBase.registry in list(registries())
+    assert not key_of_mapping(Own.__mapper__)
+    always_load(Own.__mapper__, {Own.__table__.c.id, Own.__table__.c.views})
+    for option in (load_only(Own.title), defer("*")):
+        assert "views" in session.scalars(select(Own).options(option)).one().__dict__
         session.expunge_all()
 
 

@@ -391,8 +391,9 @@ def test_what_a_client_sends_is_no_500(
             assert etag_of(session.get(Page, 1)) == tag  # nothing was written
 
 
-def test_a_patch_of_a_stored_row_fails_if_none_match(plain_routes: FastAPI) -> None:
+def test_a_patch_of_a_stored_row_fails_if_none_match(plain_routes: FastAPI, engine: Engine) -> None:
     """F: PATCH changes what is there, and "*" says that nothing is."""
+    pages.fill(engine)
     with asgi(plain_routes) as port:
         lines = [("If-None-Match", "*")]
         answer = ask(port, "PATCH", "/entities/1", lines, {"title": "?"})

@@ -203,6 +203,11 @@ def foreign(body: str, when: str = "BEFORE UPDATE") -> tuple[str, ...]:
 NO_FOREIGN = ("DROP TRIGGER ck_z ON ck_pages", "DROP FUNCTION ck_foreign()")
 
 
+def of_this_database(statement: str) -> str:
+    """Without the name, others would have the setting who use the server at the same time."""
+    return f"DO $$ BEGIN EXECUTE format('{statement}', current_database()); END $$"
+
+
 def of_postgresql() -> list[tuple[Any, ...]]:
     pages, other, off = guarded(Pages), "other-trigger", "trigger-off"
     set_role, reset = "SET session_replication_role = replica", "RESET session_replication_role"
@@ -387,24 +392,24 @@ def of_postgresql() -> list[tuple[Any, ...]]:
         ),
         (
             "replica by its role",
-            f"ALTER ROLE CURRENT_USER {set_role}",
-            f"ALTER ROLE CURRENT_USER {reset}",
+            of_this_database(f"ALTER ROLE CURRENT_USER IN DATABASE %I {set_role}"),
+            of_this_database(f"ALTER ROLE CURRENT_USER IN DATABASE %I {reset}"),
             "replica-role",
             "connection",
             "ROLE",
         ),
         (
             "replica by its database",
-            f"DO $$ BEGIN EXECUTE 'ALTER DATABASE ' || current_database() || ' {set_role}'; END $$",
-            f"DO $$ BEGIN EXECUTE 'ALTER DATABASE ' || current_database() || ' {reset}'; END $$",
+            of_this_database(f"ALTER DATABASE %I {set_role}"),
+            of_this_database(f"ALTER DATABASE %I {reset}"),
             "replica-role",
             "connection",
             "DATABASE",
         ),
         (
             "no bump for a role",
-            "ALTER ROLE CURRENT_USER SET optilock.no_bump = 'on'",
-            "ALTER ROLE CURRENT_USER RESET optilock.no_bump",
+            of_this_database("ALTER ROLE CURRENT_USER IN DATABASE %I SET optilock.no_bump = on"),
+            of_this_database("ALTER ROLE CURRENT_USER IN DATABASE %I RESET optilock.no_bump"),
             "no-bump",
             "connection",
         ),

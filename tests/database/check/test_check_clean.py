@@ -138,21 +138,21 @@ def test_a_schema_of_its_own_is_looked_at(engine):
 
     class Page(Versioned, Base):
         __tablename__ = "ck_pages"
-        __table_args__ = {"schema": "optilock_other"}
+        __table_args__ = {"schema": "ck_other"}
         __version_token__ = RowVersion()
         id: Mapped[int] = mapped_column(primary_key=True)
         seen: Mapped[datetime.datetime | None] = mapped_column(DateTime)
 
     with engine.begin() as connection:
-        connection.execute(text("DROP SCHEMA IF EXISTS optilock_other"))
-        connection.execute(text("CREATE SCHEMA optilock_other"))
+        connection.execute(text("DROP SCHEMA IF EXISTS ck_other"))
+        connection.execute(text("CREATE SCHEMA ck_other"))
     try:
-        assert ("no-table", "optilock_other.ck_pages") in about_models(check(Page, engine))
+        assert ("no-table", "ck_other.ck_pages") in about_models(check(Page, engine))
         Base.metadata.create_all(engine)
         assert about_models(check(Page, engine)) == set()
-        translated = engine.execution_options(schema_translate_map={"optilock_other": None})
-        assert ("no-table", "optilock_other.ck_pages") in about_models(check(Page, translated))
+        translated = engine.execution_options(schema_translate_map={"ck_other": None})
+        assert ("no-table", "ck_other.ck_pages") in about_models(check(Page, translated))
     finally:
         Base.metadata.drop_all(engine)
         with engine.begin() as connection:
-            connection.execute(text("DROP SCHEMA optilock_other"))
+            connection.execute(text("DROP SCHEMA ck_other"))

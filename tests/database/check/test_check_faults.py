@@ -9,6 +9,7 @@ from sqlalchemy import create_engine
 
 from optilock import tokens
 from optilock.check import check
+from optilock.dialects import database_of
 from tests.database.check.faults import (
     CLASSES,
     PLANTED,
@@ -105,6 +106,23 @@ def test_triggers_that_the_url_switches_off(sound):
     finding = found(made)["replica-role", "connection"]
     assert "client" in finding.message
     made.dispose()
+    assert found(sound) == {}
+
+
+@pytest.mark.engines("postgresql")
+@pytest.mark.parametrize(
+    ("setting", "code"),
+    [("session_replication_role = replica", "replica-role"), ("optilock.no_bump = on", "no-bump")],
+)
+def test_a_setting_of_a_role_in_all_databases(sound, setting, code):
+    """It is never committed: nobody else who uses the server has it."""
+    with sound.connect() as connection:
+        connection.exec_driver_sql(f"ALTER ROLE CURRENT_USER SET {setting}")
+        [weakness] = database_of(sound.dialect).weak_settings(connection)
+        connection.rollback()
+    assert weakness.code == code
+    assert " for ROLE " in weakness.message
+    assert " DATABASE " not in weakness.message
     assert found(sound) == {}
 
 

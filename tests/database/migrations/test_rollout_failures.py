@@ -284,7 +284,8 @@ class TestRefused:
 
 _END_ALL = (
     "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
-    " WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()"
+    " WHERE datname = current_database() AND backend_type = 'client backend'"
+    " AND pid <> pg_backend_pid()"
 )
 _REFUSES = {
     "sqlite": (
@@ -318,7 +319,7 @@ class TestRights:
             with engine.begin() as connection:
                 noted.make(connection)
             if family == "postgresql":
-                send(engine, "CREATE ROLE optilock_roller")
+                send(engine, "DROP ROLE IF EXISTS optilock_roller", "CREATE ROLE optilock_roller")
                 send(engine, "GRANT USAGE ON SCHEMA public TO optilock_roller")
                 send(engine, "REVOKE CREATE ON SCHEMA public FROM PUBLIC")
                 if owner:
@@ -329,7 +330,7 @@ class TestRights:
                 user = create_engine(engine.url)
                 event.listen(user, "connect", _become)
             else:
-                send(engine, "CREATE USER optilock_roller IDENTIFIED BY 'w'")
+                send(engine, "CREATE OR REPLACE USER optilock_roller IDENTIFIED BY 'w'")
                 if owner:
                     rights = f"{rights}, ALTER"
                 send(engine, f"GRANT {rights} ON `{engine.url.database}`.* TO optilock_roller")

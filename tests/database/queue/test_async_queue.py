@@ -239,10 +239,12 @@ def test_an_idle_worker_notices_that_its_connection_has_ended(
 
 
 def _is_watched(sync: Any) -> bool:
+    asked = (
+        "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'"
+        " AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+    )
     with sync.connect() as connection:
-        return bool(
-            connection.scalar(text("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'"))
-        )
+        return bool(connection.scalar(text(asked)))
 
 
 async def _is(true: bool) -> bool:

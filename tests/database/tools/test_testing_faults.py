@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, create_engine, event, make_url, text, update
+from sqlalchemy import Engine, create_engine, event, func, make_url, select, text, update
 from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
@@ -228,10 +228,11 @@ def test_a_refusal_is_that_of_the_server(faults, mine, engine):
                 other.execute(text("SET LOCAL deadlock_timeout = '10s'"))
                 other.execute(update(Account).where(Account.id == 2).values(balance=0))
                 connection.execute(update(Account).where(Account.id == 1).values(balance=0))
+                number = other.scalar(select(func.pg_backend_pid()))
                 other_waits = update(Account).where(Account.id == 1).values(balance=0)
                 thread = threading.Thread(target=other.execute, args=[other_waits])
                 thread.start()
-                while not engine_waits(engine):
+                while not waits(engine, number):
                     pass
             with pytest.raises(DBAPIError) as caught:
                 connection.execute(update(Account).where(Account.id == 2).values(balance=0))
@@ -243,10 +244,9 @@ def test_a_refusal_is_that_of_the_server(faults, mine, engine):
     assert seen[0] == seen[1]
 
 
-def engine_waits(engine: Engine) -> Any:
-    waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted"
+def waits(engine: Engine, number: int | None) -> Any:
     with engine.connect() as connection:
-        return connection.scalar(text(waiting))
+        return connection.scalar(select(func.cardinality(func.pg_blocking_pids(number)) > 0))
 
 
 # -- every driver ----------------------------------------------------------------------------------

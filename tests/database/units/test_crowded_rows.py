@@ -19,6 +19,11 @@ from optilock.unit import Adaptive
 from optilock.unit.heat import MEMORY
 from optilock.unit.reading import Reading
 from tests.support.models import Account
+from tests.support.waiting import (
+    LIMIT,
+    until_a_lock_is_waited_for,
+    until_no_lock_is_waited_for,
+)
 
 WRITERS, SECONDS = 16, 2.0
 #: How often each of four writers does it.
@@ -118,20 +123,29 @@ def test_two_hot_rows_in_opposite_orders_deadlock_no_more_once_they_have(crowd, 
     assert not [number for number in before if number > 2 * TIMES]
 
 
+@pytest.fixture
+def patient(database, engine):
+    """An engine on which PostgreSQL looks for no deadlock; MariaDB looks when one begins."""
+    if database.family != "postgresql":
+        yield engine
+        return
+    made = database.engine(connect_args={"options": "-c deadlock_timeout=60s"})
+    yield made
+    made.dispose()
+
+
 @pytest.mark.needs("row-locks")
 def test_rows_that_have_deadlocked_are_locked_together_in_the_order_of_their_keys(
-    engine, store, stored
+    engine, patient, store, stored
 ):
     """Both wait for each other, and both as a victim: who reads one row later locks both."""
     store(Account(id=1), Account(id=2), Account(id=3))
     sessions = sessionmaker(engine)
     for key in (1, 2):
         heat(sessions, key)
-    times, orders = 0, set()
-    while len(orders) < 2 and times < 8:
-        orders.add(deadlock(sessions))
-        times += 1
-    assert stored(Account, 1)["balance"] == stored(Account, 2)["balance"] == 2 * times
+    for victim in ((1, 2), (2, 1)):
+        deadlock(engine, patient, victim)
+    assert stored(Account, 1)["balance"] == stored(Account, 2)["balance"] == 4
 
     @unit_of_work(sessions, strategy="adaptive")
     def later(session):
@@ -155,32 +169,36 @@ def test_rows_that_have_deadlocked_are_locked_together_in_the_order_of_their_key
     assert not [one.text for one in sent.statements if "ORDER BY" in one.text]
 
 
-def deadlock(sessions):
-    """Two units lock the rows 1 and 2 in opposite orders; gives the order of the victim."""
-    met, victims = threading.Barrier(2, timeout=20), []
+def deadlock(engine, patient, victim):
+    """Two units lock the rows 1 and 2 in opposite orders; the one of this order is the victim.
+
+    It is the one that asks when the other one waits already.
+    """
+    met, other_waits, attempts = threading.Barrier(2, timeout=LIMIT), threading.Event(), Counter()
 
     def work_of(order):
-        attempts = []
-
-        @unit_of_work(sessions, strategy="adaptive", attempts=3)
+        @unit_of_work(
+            sessionmaker(engine if order == victim else patient), strategy="adaptive", attempts=3
+        )
         def work(session):
-            attempts.append(1)
-            if len(attempts) == 2:
-                victims.append(order)
+            attempts[order] += 1
             for key in order:
                 session.get_one(Account, key).balance += 1
-                if len(attempts) == 1 and key == order[0]:
+                if attempts[order] == 1 and key == order[0]:
                     met.wait()
+                    assert order != victim or other_waits.wait(LIMIT)
 
         return work
 
     threads = [threading.Thread(target=work_of(order)) for order in ((1, 2), (2, 1))]
     for thread in threads:
         thread.start()
+    until_a_lock_is_waited_for(engine)
+    other_waits.set()
     for thread in threads:
         thread.join()
-    (victim,) = victims
-    return victim
+    until_no_lock_is_waited_for(engine)
+    assert attempts == {victim: 2, victim[::-1]: 1}
 
 
 def heat(sessions, key):
