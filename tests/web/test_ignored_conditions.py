@@ -396,7 +396,7 @@ WRITES: list[Callable[[Session], Any]] = [
 
 
 @pytest.mark.parametrize("write", WRITES)
-@pytest.mark.parametrize("way", ["unit", "watched", "short", "nested"])
+@pytest.mark.parametrize("way", ["unit", "watched", "nested"])
 def test_every_way_to_write_meets_the_condition_at_commit(
     engine: Engine, write: Callable[[Session], Any], way: str
 ) -> None:
@@ -409,7 +409,7 @@ def test_every_way_to_write_meets_the_condition_at_commit(
             with UnitOfWork(engine) as session, session.begin_nested():
                 write(session)
         else:
-            with UnitOfWork(engine, short=way == "short") as session:
+            with UnitOfWork(engine) as session:
                 write(session)
     with Session(engine) as session:
         assert [page.title for page in session.query(Page)] == ["a"]
