@@ -25,6 +25,7 @@ from sqlalchemy.orm import Session, SessionTransaction
 from sqlalchemy.orm.attributes import instance_state
 
 from optilock.conditions.request import Request, call_before_first, current_request
+from optilock.conditions.write import is_checked
 from optilock.errors import ConditionNotCompared, OptilockError, PreconditionRequired
 from optilock.mapped import facts
 from optilock.mapping.tables import joined_tables, versioned_tables
@@ -173,7 +174,8 @@ class Sent:
             self._refuse_ignored()
 
     def _require_version(self, statement: Any, name: str, dialect: Dialect) -> None:
-        if not (self.by_name or _names_version(statement, name, dialect)):
+        known = self.by_name or (not isinstance(statement, str) and is_checked(statement))
+        if not (known or _names_version(statement, name, dialect)):
             raise unconditional_error(f"a statement that changes stored rows of {name}")
         self.by_name = False
 
