@@ -84,7 +84,7 @@ def load_name(name: str) -> Any:
     home = NAMES.get(name)
     if home is None:
         raise AttributeError(f"module 'optilock' has no attribute {name!r}")
-    _warn(f"optilock.{name} has moved", f"from {home} import {name}")
+    _warn(f"optilock.{name} has moved", f"from {home} import {name}", stacklevel=4)
     return getattr(importlib.import_module(home), name)
 
 
@@ -97,7 +97,7 @@ def load_renamed(module: str, name: str) -> Any:
     now = _RENAMED.get((module, name))
     if now is None:
         raise AttributeError(f"module {module!r} has no attribute {name!r}")
-    _warn(f"{module}.{name} has another name", f"from {module} import {now}")
+    _warn(f"{module}.{name} has another name", f"from {module} import {now}", stacklevel=4)
     return getattr(importlib.import_module(module), now)
 
 
@@ -139,14 +139,14 @@ class _View(ModuleType):
         for home in MODULES[self.__name__]:
             module = importlib.import_module(home)
             if hasattr(module, now):
-                _warn(f"{self.__name__} has moved", f"from {home} import {now}")
+                _warn(f"{self.__name__} has moved", f"from {home} import {now}", stacklevel=3)
                 return getattr(module, now)
         raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
 
 
-def _warn(what: str, instead: str) -> None:
+def _warn(what: str, instead: str, *, stacklevel: int) -> None:
     warnings.warn(
         f"{what}: write `{instead}`. The old path works until optilock 0.3.",
         DeprecationWarning,
-        stacklevel=3,
+        stacklevel=stacklevel,
     )

@@ -109,17 +109,13 @@ class Database(RowLocks, Values, Waits):
     def all_or_error(self, writes: list[Write], dialect: sa.Dialect) -> tuple[Any, Params] | None:
         """One statement that writes all of these rows of a table, or raises an error.
 
-        ``None`` where there is none. :meth:`is_miss` recognises the error.
+        ``None`` where there is none.
         """
         return None
 
     def found_or_error(self, query: sa.Select[Any], rows: int) -> Any:
         """Return a statement that raises the same error unless the query finds so many rows."""
         return None
-
-    def is_miss(self, error: BaseException) -> bool:
-        """Return whether a row of an :meth:`all_or_error` statement has moved, by its error."""
-        return False
 
     #: SQL of optilock's own functions, with {0} and {1} for their arguments.
     sql_functions: Mapping[type[DatabaseFunction], str] = MappingProxyType({})

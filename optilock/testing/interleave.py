@@ -54,6 +54,7 @@ from sqlalchemy.orm import Session, SessionTransaction
 
 from optilock.dialects import database_of
 from optilock.errors import ConfigurationError, OptilockError
+from optilock.unit.membership import Membership
 
 S = TypeVar("S", bound=Session)
 R = TypeVar("R")
@@ -242,7 +243,7 @@ def check_names(call: str, names: tuple[str, ...]) -> None:
 def _factory(sessions: Any) -> Callable[[], AbstractContextManager[Any]]:
     if isinstance(sessions, Engine):
         return lambda: Session(sessions)
-    if not callable(sessions):
+    if isinstance(sessions, Membership) or not callable(sessions):
         raise ConfigurationError(
             "interleave() needs a sessionmaker, an Engine or a function that returns a session,"
             f" such as lambda: unit_of_work(SessionLocal). Got {sessions!r}."

@@ -94,7 +94,7 @@ class Membership:
             asynchronous=asynchronous,
         )
 
-    def _begin_block(self) -> None:
+    def require_block(self) -> None:
         """Refuse what only a decorated function can have, and take the key.
 
         Raises:
@@ -117,7 +117,7 @@ class Membership:
             )
         self._used = True
         if not self._is_attempt:
-            self._begin_block()
+            self.require_block()
         if not running_units.inside_unit():
             return None
         outer = None

@@ -273,6 +273,7 @@ def options_from(given: Mapping[str, Any]) -> tuple[Policy | None, Options]:
     """
     if not given:
         return None, _NONE
+    given = rename_options(given)
     about_retry: dict[str, Any] = {}
     about_unit: dict[str, Any] = {}
     for name, value in given.items():
@@ -280,9 +281,6 @@ def options_from(given: Mapping[str, Any]) -> tuple[Policy | None, Options]:
             about_retry[name] = value
         elif name in _KNOWN:
             about_unit[name] = value
-        elif name == "short":
-            warn_caller(_SHORT, DeprecationWarning)
-            about_unit |= {"pipelined": AUTO} if value and "pipelined" not in given else {}
         else:
             known = ", ".join([*RetryOptions.__annotations__, *_KNOWN])
             raise ConfigurationError(f"unit_of_work() has no option {name!r}; it has {known}.")
@@ -290,10 +288,20 @@ def options_from(given: Mapping[str, Any]) -> tuple[Policy | None, Options]:
     return policy, _of_unit(about_unit)
 
 
+def rename_options(given: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the keywords with what means the same now in place of old ones, and warn."""
+    if "short" not in given:
+        return given
+    warn_caller(_SHORT, DeprecationWarning)
+    pipelined = {"pipelined": AUTO} if given["short"] else {}
+    return {**pipelined, **{name: value for name, value in given.items() if name != "short"}}
+
+
 _SHORT = (
-    "short= is no option any more, and will be refused from optilock 0.3 on. A pipelined unit takes"
-    ' two round trips as well, and reads in its transaction: write pipelined="auto", which'
-    " short=True means now (events.Committed.pipelined shows what a unit has done)."
+    "short= is no option any more, and will be refused from optilock 0.3 on. With psycopg 3 a"
+    " pipelined unit takes two round trips as well, and reads in its transaction:"
+    ' write pipelined="auto", which short=True means now. Other drivers get a plain unit. An engine'
+    " in AUTOCOMMIT mode that was made for short units is refused: make an ordinary one."
 )
 
 
@@ -329,9 +337,10 @@ def spelled_out(*, sessions: Any) -> inspect.Signature:
     """Return the signature of a unit, for ``help()`` and editors, which see ``**options`` only."""
     kind = inspect.Parameter
     first = kind("sessions", kind.POSITIONAL_OR_KEYWORD, annotation=sessions)
+    of_retry = [one for one in fields(Policy) if one.name in RetryOptions.__annotations__]
     options = [
         kind(one.name, kind.KEYWORD_ONLY, default=one.default, annotation=one.type)
-        for one in fields(Options)
+        for one in (*fields(Options), *of_retry)
     ]
     return inspect.Signature([first, *options])
 

@@ -430,8 +430,8 @@ def _refuse_after_the_end(*_: Any, **__: Any) -> NoReturn:
 _COMMITTED_INSIDE = (
     "session.commit() inside of a unit of work: the unit commits at the end of its block, and work"
     " after this call would not be stored together with the work before it. Omit commit(). Use"
-    " session.flush() to write pending changes, or UnitOfWork(..., independent=True) for work that"
-    " is stored separately. Nothing was committed."
+    " session.flush() to write pending changes, or unit_of_work(..., independent=True) for work"
+    " that is stored separately. Nothing was committed."
 )
 _AUTOCOMMIT = (
     "this engine runs in AUTOCOMMIT mode: every statement is stored at once, and a unit of work"

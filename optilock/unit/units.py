@@ -101,7 +101,8 @@ class UnitOfWork(Membership, Generic[S]):
         name: of the unit in events and telemetry.
 
     Raises:
-        ConfigurationError: an option cannot work, or ``sessions`` makes no sync sessions.
+        ConfigurationError: an option cannot work, or ``sessions`` makes no sync sessions; (on
+            entering) an option is of a retry, or the key is a function.
         AlreadyDone, KeyReused, KeyInUse: (on entering, with a key) the block is not run.
         ConcurrencyError: (on leaving) another writer was first.
         CommitOutcomeUnknown: (on leaving) the connection was lost inside COMMIT.
@@ -217,6 +218,9 @@ def unit_of_work(sessions: Any, **options: Any) -> Any:
 
         return AsyncUnitOfWork(sessions, **options)
     return UnitOfWork(sessions, **options)
+
+
+vars(unit_of_work)["__signature__"] = spelled_out(sessions="a factory of sessions, or an Engine")
 
 
 # -- at a level -----------------------------------------------------------------------------------

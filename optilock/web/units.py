@@ -16,7 +16,7 @@ from typing import Any
 
 from optilock import unit_of_work
 from optilock.errors import ConfigurationError
-from optilock.unit.options import options_from
+from optilock.unit.options import rename_options
 from optilock.unit.sessions import is_async
 
 #: An attribute of a dependency: its unit demands a condition for every row.
@@ -55,12 +55,8 @@ def session_of_request(
             f"unit() got {type(sessions).__name__}, and the parts of one request run in several"
             " threads and tasks: give it the sessionmaker."
         )
-    policy, _ = options_from(options)
-    if policy is not None:
-        raise ConfigurationError(
-            f"unit() has no option {policy.given}: a request runs once, and its client repeats it."
-            " Decorate the function that does the work with optilock.unit_of_work()."
-        )
+    options = rename_options(options)
+    unit_of_work(sessions, **options).require_block()  # what cannot work is refused at the start
     if not is_async(sessions):
         return _marked(sync(sessions, options), options)
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+import optilock.unit
 from optilock import Entry, OptilockError
 from optilock.old_paths import MODULES, NAMES
 
@@ -110,8 +111,16 @@ def test_a_name_that_left_the_top_level_says_where_it_is_now(name: str) -> None:
     told = rf"optilock\.{name} has moved: write `from {NAMES[name]} import {name}`"
     with pytest.warns(DeprecationWarning, match=told) as caught:
         exec(f"from optilock import {name}", names := {})
-    assert {one.category for one in caught} == {DeprecationWarning}
+    assert {(one.category, one.filename) for one in caught} == {(DeprecationWarning, "<string>")}
     assert names[name] is getattr(importlib.import_module(NAMES[name]), name)
+
+
+def test_a_name_that_was_replaced_says_the_new_one() -> None:
+    told = r"RetriedUnitOptions has another name: write `from optilock\.unit import UnitOptions`"
+    with pytest.warns(DeprecationWarning, match=told) as caught:
+        found = optilock.unit.RetriedUnitOptions
+    assert caught[0].filename == __file__
+    assert found is optilock.unit.UnitOptions
 
 
 def test_a_moved_module_has_no_other_names() -> None:

@@ -304,3 +304,10 @@ def test_a_removed_option_says_what_to_write(given, now):
         unit_of_work(SESSIONS, short=True, pipelined=False) as session,
     ):
         assert owner_of(session).options.pipelined is False
+
+
+def test_help_shows_the_options_of_a_unit_and_of_a_retry():
+    for made in (unit_of_work, UnitOfWork, AsyncUnitOfWork):
+        shown = inspect.signature(made).parameters
+        assert {"sessions", "strategy", "attempts", "idempotent"} <= shown.keys()
+        assert shown["attempts"].default == 5

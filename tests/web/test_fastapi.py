@@ -176,6 +176,29 @@ def test_a_unit_takes_no_session_that_belongs_to_a_thread(sessions: sessionmaker
         unit(of_tasks)
 
 
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"attempts": 3}, "attempts"),
+        ({"exactly_once": lambda: "key"}, "no arguments"),
+        ({"pipelined": True}, "pipelined"),
+        ({"on_conflct": None}, "on_conflct"),
+    ],
+)
+def test_an_option_that_cannot_work_is_refused_at_the_start(
+    options: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=said):
+        unit(sessionmaker(create_engine("sqlite://")), **options)
+
+
+def test_an_old_option_warns_once_at_the_line_of_the_application() -> None:
+    with pytest.warns(DeprecationWarning, match="short=") as caught:
+        depends = unit(sessionmaker(create_engine("sqlite://")), short=True)
+    assert [one.filename for one in caught] == [__file__]
+    assert depends is not None
+
+
 class Deadlock(Exception):
     """As psycopg has it."""
 

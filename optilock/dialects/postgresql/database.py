@@ -61,7 +61,6 @@ from optilock.dialects.postgresql.rows import (
     BRIEFLY,
     PLAIN,
     all_or_error,
-    is_mark,
     one_or_error,
     set_form,
 )
@@ -173,9 +172,6 @@ class PostgreSQL(PostgreSQLCodes, Database):
     def found_or_error(self, query: Select[Any], rows: int) -> Any:
         found = query.cte("optilock_found").prefix_with("MATERIALIZED")
         return all_or_error(found, literal_column(str(rows)))
-
-    def is_miss(self, error: BaseException) -> bool:
-        return is_mark(error)
 
     def lock_within(self, query: Select[Any], table: Table, wait: Wait) -> Select[Any]:
         nowait = wait.milliseconds == 0 and not wait.skip

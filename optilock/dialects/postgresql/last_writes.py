@@ -7,7 +7,7 @@ nothing but plain SELECTs, READ            the UPDATE of SQLAlchemy, COMMIT     
 COMMITTED; one row
 the same; one row, which is added to       UPDATE ... RETURNING, COMMIT          COMMIT of nothing
 the same; several rows or tables           statements that raise                 the server skips
-                                           (``sets.py``), COMMIT                 COMMIT
+                                           (``rows.py``), COMMIT                 COMMIT
 the same, and SELECTs that lock; all rows  as above                              as above; none does
 to be written are locked as they were read
 anything else: earlier writes, locks,      SAVEPOINT, statements that raise,     back to the

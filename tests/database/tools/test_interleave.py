@@ -13,7 +13,14 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sess
 from sqlalchemy.orm.exc import StaleDataError
 from sqlalchemy.pool import NullPool
 
-from optilock import ConcurrencyError, UnitOfWork, Versioned, watch
+from optilock import (
+    ConcurrencyError,
+    ConfigurationError,
+    UnitOfWork,
+    Versioned,
+    unit_of_work,
+    watch,
+)
 from optilock.testing import OutOfStep, interleave
 from tests.engines import Target
 
@@ -242,3 +249,13 @@ def test_a_pool_that_keeps_nothing_will_do(sessions, database):
         alice.commit()
         assert step.result() == 1
     made.dispose()
+
+
+@pytest.mark.parametrize("given", [7, "unit"])
+def test_what_makes_no_sessions_is_refused(engine, given):
+    wrong = unit_of_work(engine) if given == "unit" else given
+    with (
+        pytest.raises(ConfigurationError, match=r"such as lambda: unit_of_work"),
+        interleave(wrong, "alice", "bob"),
+    ):
+        pass
