@@ -337,12 +337,16 @@ def spelled_out(*, sessions: Any) -> inspect.Signature:
     """Return the signature of a unit, for ``help()`` and editors, which see ``**options`` only."""
     kind = inspect.Parameter
     first = kind("sessions", kind.POSITIONAL_OR_KEYWORD, annotation=sessions)
-    of_retry = [one for one in fields(Policy) if one.name in RetryOptions.__annotations__]
-    options = [
+    of_unit = [
         kind(one.name, kind.KEYWORD_ONLY, default=one.default, annotation=one.type)
-        for one in (*fields(Options), *of_retry)
+        for one in fields(Options)
     ]
-    return inspect.Signature([first, *options])
+    of_retry = [
+        kind(one.name, kind.KEYWORD_ONLY, default=one.default)
+        for one in fields(Policy)
+        if one.name in RetryOptions.__annotations__
+    ]
+    return inspect.Signature([first, *of_unit, *of_retry])
 
 
 _KNOWN = [field.name for field in fields(Options)]
