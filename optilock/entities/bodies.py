@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.orm import Mapper, Session, configure_mappers
+from sqlalchemy.orm import Mapper, Session
 
 from optilock.columns.values import surely_holds
 from optilock.errors import BadEntity, ConfigurationError, short_text
@@ -234,7 +234,7 @@ def _why_not_stored(mapper: Mapper[Any]) -> str | None:
     """Return why one statement cannot find or write a row; the reason is kept."""
     kept = mapper.__dict__.get(_KEPT)
     if kept is None:
-        configure_mappers()  # a program's first call may load nothing before
+        mapper.registry.configure()  # a program's first call may load nothing before
         kept = keep_with_mapping(mapper, _KEPT, (_why_not_in_one_row(mapper),))
     return kept[0]
 

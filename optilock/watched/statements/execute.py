@@ -40,7 +40,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Delete, Insert, Select, StatementLambdaElement, Update
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.orm import FromStatement, Mapper, Session, configure_mappers
+from sqlalchemy.orm import FromStatement, Mapper, Session
 from sqlalchemy.schema import DefaultGenerator
 
 from optilock import events
@@ -122,7 +122,6 @@ def guarded_execute(original: Execute) -> Execute:
     def execute(self: Session, statement: Any, params: Any = None, **options: Any) -> Any:
         try:
             if type(statement) is not Select:
-                configure_mappers()  # it may come before any class is used
                 call = Call(self, original, statement, params, options)
                 result = send_call(call, _send_change) if scoped_tables else _send_change(call)
                 if events.listeners_to_rows:
