@@ -216,7 +216,7 @@ def make_scope(cls: type[Any], /, **values: Any) -> Scope:
             column.
     """
     mapper = sa.inspect(cls)
-    mapper.registry.configure()
+    mapper.registry.configure(cascade=True)
     rules = rules_of(mapper)
     rule = rules.named(tuple(values))
     try:

@@ -11,7 +11,14 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 from sqlalchemy.dialects import mysql, postgresql, sqlite
-from sqlalchemy.orm import DeclarativeBase, configure_mappers, declarative_base, mapped_column
+from sqlalchemy.orm import (
+    DeclarativeBase,
+    Mapped,
+    configure_mappers,
+    declarative_base,
+    mapped_column,
+    relationship,
+)
 
 from optilock import ConfigurationError, Versioned
 from optilock.dialects import database_of
@@ -195,3 +202,26 @@ def test_mariadb_compares_texts_exactly_only_in_some_collations():
     assert not exact(sa.String(20, collation="utf8mb4_bin"), maria)  # pads with spaces
     assert exact(sa.String(20), postgresql.dialect())
     assert exact(sa.String(20), sqlite.dialect())
+
+
+def test_a_scope_is_named_before_classes_of_two_bases_are_used() -> None:
+    """SQLAlchemy configures both then, or refuses to configure one of them."""
+
+    class Houses(DeclarativeBase):
+        pass
+
+    class Rooms(DeclarativeBase):
+        metadata = Houses.metadata
+
+    class Room(Rooms):
+        __tablename__ = "rooms"
+        id: Mapped[int] = mapped_column(primary_key=True)
+
+    class Booking(Versioned, Houses):
+        __tablename__ = "bookings"
+        __version_scopes__ = ("room_id",)
+        id: Mapped[int] = mapped_column(primary_key=True)
+        room_id: Mapped[int] = mapped_column(sa.ForeignKey("rooms.id"))
+        room = relationship(Room)
+
+    assert str(Booking.scope(room_id=7)) == "Booking.scope(room_id=7)"

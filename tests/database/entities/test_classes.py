@@ -142,10 +142,19 @@ FIRST = """
     class Base(DeclarativeBase):
         pass
 
+    class Shops(DeclarativeBase):
+        metadata = Base.metadata
+
+    class Shop(Versioned, Shops):
+        __tablename__ = "shops"
+        id: Mapped[int] = mapped_column(primary_key=True)
+
     class Basket(Versioned, Base):
         __tablename__ = "baskets"
         __version_root_of__ = ("lines",)
         id: Mapped[int] = mapped_column(primary_key=True)
+        shop_id: Mapped[int] = mapped_column(ForeignKey("shops.id"))
+        shop: Mapped[Shop] = relationship()
         lines: Mapped[list["Line"]] = relationship()
 
     class Line(Versioned, Base):
