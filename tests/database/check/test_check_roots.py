@@ -30,6 +30,7 @@ def models(root, cascade, token=Counter()):  # noqa: B008
         order_id: Mapped[int] = mapped_column(ForeignKey("rooted_orders.id"))
         order = relationship("Order", back_populates="lines")
 
+    Base.kept = Order, Line  # a program's classes stay
     return Base
 
 
