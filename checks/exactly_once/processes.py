@@ -15,7 +15,7 @@ from uuid import uuid4
 from sqlalchemy import create_engine
 from sqlalchemy.orm import Session, sessionmaker
 
-from optilock import unit_of_work
+from optilock import retrying, unit_of_work
 from tests.support.models import Account
 
 
@@ -26,8 +26,7 @@ def main(url: str, keys: int) -> None:
     @unit_of_work(
         sessionmaker(engine),
         exactly_once=lambda key: f"key-{key}",
-        attempts=200,
-        wait_max=0.2,
+        retry=retrying(attempts=200, wait_max=0.2),
     )
     def pay(session: Session, key: int) -> str:
         session.get_one(Account, 1).balance += 1

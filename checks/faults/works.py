@@ -234,7 +234,7 @@ def savepoint(world: World) -> None:
         session.get_one(Account, 1).n += 1
         try:
             if isinstance(world.engine, Engine):
-                with UnitOfWork(world.engine, savepoint=True) as inner:
+                with UnitOfWork(world.engine, propagation="savepoint") as inner:
                     undone(inner)
             else:
                 with session.begin_nested():

@@ -56,8 +56,8 @@ _TAIL = """\
 ## What the tables leave out
 
 * A form without the version may be saved onto a row that is read only then. The flush cannot show
-  that the form's author has not seen that row. `require_conditions=True` of a
-  [unit](../how-to/sessions/units.md) refuses such a save. A form
+  that the form's author has not seen that row. `require_conditions(session)` in a
+  [unit](../how-to/sessions/conditions.md) refuses such a save. A form
   [with an ETag](../how-to/web/forms.md) compares the version.
 * optilock trusts a statement that moves the version (`version = version + 1`), but no
   [given one](../how-to/conflicts/statements.md#versions-that-you-give). The trigger trusts both.

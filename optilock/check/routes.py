@@ -10,7 +10,7 @@ nothing to compare: it is a note. A route is protected if one of its functions, 
 * takes ``Conditions`` and uses them (FastAPI, Litestar), or calls for them (Starlette, Flask);
 * calls a function that compares: ``expect``, ``apply``, ``merge_changes``, an entity operation,
   ``evaluate``;
-* writes in a unit with ``require_conditions=True``; or calls ``overwrite``.
+* calls ``require_conditions``; or ``overwrite``.
 
 The functions are read, not run: the names in them, and in functions that they call by a plain name.
 Calls through an object are not found. For a route without conditions on purpose use the decorator
@@ -39,8 +39,8 @@ _WRITES = ("PUT", "PATCH", "DELETE", "POST")
 _COMPARE = frozenset(
     {
         "apply", "bulk_delete", "bulk_update", "compared", "conditions_of", "delete", "evaluate",
-        "expect", "insert", "merge", "merge_changes", "overwrite", "replace", "required",
-        "transaction",
+        "expect", "insert", "merge", "merge_changes", "overwrite", "replace",
+        "require_conditions", "required", "transaction",
     }
 )  # fmt: skip
 _READS = "_optilock_reads_conditions"
@@ -125,14 +125,12 @@ def _of_route(route: Route) -> Iterator[Finding]:
 def _is_protected(function: Any, seen: set[Any], depth: int) -> bool:
     if hasattr(function, UNCONDITIONAL) or hasattr(function, REQUIRES):
         return True
-    if _is_unit_requiring_conditions(function):
-        return True
     plain = _plain(function)
     if plain is None or plain in seen or not depth:
         return False
     seen.add(plain)
     names = _names(plain.__code__)
-    return _opens_requiring_unit(plain.__code__) or any(
+    return any(
         _compares(value, names)
         or (_is_of_application(value) and _is_protected(value, seen, depth - 1))
         for value in _named_by(plain, names)
@@ -158,29 +156,6 @@ def _codes(code: CodeType) -> Iterator[CodeType]:
 
 def _names(code: CodeType) -> set[str]:
     return {name for one in _codes(code) for name in (*one.co_names, *one.co_freevars)}
-
-
-def _opens_requiring_unit(code: CodeType) -> bool:
-    """Return whether the code opens a unit with ``require_conditions``."""
-    return any(
-        isinstance(named, tuple) and "require_conditions" in named
-        for one in _codes(code)
-        for named in one.co_consts
-    )
-
-
-def _is_unit_requiring_conditions(function: Any) -> bool:
-    """Return whether it is decorated with ``unit_of_work(..., require_conditions=True)``."""
-    cells = zip(
-        getattr(getattr(function, "__code__", None), "co_freevars", ()),
-        getattr(function, "__closure__", None) or (),
-        strict=False,
-    )
-    return any(
-        name == "options" and getattr(cell.cell_contents, "require_conditions", None) is True
-        for name, cell in cells
-        if hasattr(function, "__wrapped__")
-    )
 
 
 def _named_by(function: FunctionType, names: set[str]) -> Iterator[Any]:

@@ -4,7 +4,8 @@
 :mod:`~optilock.unit.cancellation`, or make :mod:`~optilock.unit.functions` into units. By its
 :mod:`~optilock.unit.membership` it joins one of the :mod:`~optilock.unit.running_units`, or has a
 :mod:`~optilock.unit.transaction` of its own, over :mod:`~optilock.unit.sessions` that are made as
-the caller's factory makes them. Its :mod:`~optilock.unit.options` are checked once. An option is
+the caller's factory makes them. Its :mod:`~optilock.unit.options` are checked once, and
+:mod:`~optilock.unit.old_options` warn. An option is
 one of the :mod:`~optilock.unit.parts`, such as :mod:`~optilock.unit.isolation` or the
 :mod:`~optilock.unit.conditions` that each row needs. With one of the
 :mod:`~optilock.unit.strategies`, a unit locks rows in its :mod:`~optilock.unit.reading`, by the
@@ -24,12 +25,11 @@ from typing import TYPE_CHECKING, Any
 
 from optilock.coroutines import load_of_asyncio
 from optilock.old_paths import load_renamed
-from optilock.unit.conditions import require_conditions
+from optilock.unit.conditions import ignore_conditions, require_conditions
 from optilock.unit.durations import Seconds
 from optilock.unit.heat import forget_hot_rows
 from optilock.unit.isolation import Isolation
 from optilock.unit.options import (
-    RetryOptions,
     UnitOptions,
     UnitOptionsWithoutIsolation,
 )
@@ -49,7 +49,6 @@ __all__ = [
     "Isolation",
     "Part",
     "Pipelined",
-    "RetryOptions",
     "Seconds",
     "Strategy",
     "UnitOfWork",
@@ -57,6 +56,7 @@ __all__ = [
     "UnitOptionsWithoutIsolation",
     "attempt_number",
     "forget_hot_rows",
+    "ignore_conditions",
     "repeatable_read",
     "require_conditions",
     "retry",

@@ -2,27 +2,30 @@
 
 ::
 
-    with UnitOfWork(sessions, require_conditions=True) as session:
+    with unit_of_work(sessions) as session:
+        require_conditions(session)
         page = session.get_one(Page, 7)
         expect(page, tag)                   # or overwrite(page): one of them is required
         page.title = "New"
 
 A version that was read in the unit itself guards against concurrent writers. It is no evidence of
-the values that the author saw some minutes ago, in a form or through an API. So with ``True`` each
-versioned row that is updated or deleted needs a condition: ``expect`` or ``apply``,
-``merge_changes``, ``if_match`` of an entity operation, versions in ``bulk_update``; or
-``overwrite``, by name. New rows are free. Rows that go with a row that has a condition are free,
-too: the parts of an aggregate with its root, the root that moves for a part, a row that enters or
-leaves a collection, and the rows that a delete takes along.
+the values that the author saw some minutes ago, in a form or through an API. So with
+:func:`require_conditions` each versioned row that is updated or deleted needs a condition:
+``expect`` or ``apply``, ``merge_changes``, ``if_match`` of an entity operation, versions in
+``bulk_update``; or ``overwrite``, by name. New rows are free. Rows that go with a row that has a
+condition are free, too: the parts of an aggregate with its root, the root that moves for a part, a
+row that enters or leaves a collection, and the rows that a delete takes along.
 
-``False`` is for work beside a request: an access log, the time of a last visit. Such a unit may
-write though the condition of the request was not compared (:mod:`optilock.conditions.request`).
+:func:`ignore_conditions` is for work beside a request: an access log, the time of a last visit.
+Such a session may write though the condition of the request was not compared
+(:mod:`optilock.conditions.request`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from sqlalchemy.orm import PassiveFlag, RelationshipDirection, Session
 from sqlalchemy.orm.attributes import instance_state
@@ -37,39 +40,59 @@ from optilock.watched.session.order import add_step
 from optilock.watched.session.record import record_of, session_record
 from optilock.watched.statements.requests import unconditional_error
 
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncSession
+
 #: An attribute of a session: each of its rows needs a condition.
 _EVERY = "_optilock_require_conditions"
-S = TypeVar("S", bound=Session)
+S = TypeVar("S", bound="Session | AsyncSession")
 _NO_READ = PassiveFlag.PASSIVE_NO_INITIALIZE
 
 
-class ConditionsPart(Part, option="require_conditions"):
+@dataclass(frozen=True)
+class ConditionsPart(Part):
     """The part that demands a condition for every row, or for none."""
 
-    def __init__(self, every: bool) -> None:
-        self.every = every
+    every: bool
 
     def begin(self, session: Session) -> None:
         if self.every:
             require_conditions(session)
         else:
-            record_of(session).require_conditions = False
+            ignore_conditions(session)
 
 
 def require_conditions(session: S) -> S:
     """Require a condition for each stored row that a session changes, and return the session.
 
-    ``UnitOfWork(sessions, require_conditions=True)`` does it for a unit. This is for sessions that
-    another program uses, such as an admin: an edit without a version is refused then,
-    and overwrites nothing. ``scoped_session(lambda: require_conditions(SessionLocal()))``
+    Of a unit, or of a session that another program uses, such as an admin: an edit without a
+    version is refused then, and overwrites nothing.
+    ``scoped_session(lambda: require_conditions(SessionLocal()))``
 
     Raises:
         ConfigurationError: the session is not watched.
     """
-    session_record(session).require_conditions = True
-    session.__dict__[_EVERY] = True
+    watched = _sync(session)
+    session_record(watched).require_conditions = True
+    watched.__dict__[_EVERY] = True
     add_step("conditions", _EVERY, before_flush=_before_flush)
     return session
+
+
+def ignore_conditions(session: S) -> S:
+    """Let a session write though the condition of the request is not compared, and return it.
+
+    For work beside the request, such as an access log, in a unit or session of its own.
+
+    Raises:
+        ConfigurationError: the session is not watched.
+    """
+    session_record(_sync(session)).require_conditions = False
+    return session
+
+
+def _sync(session: Any) -> Session:
+    return getattr(session, "sync_session", session)  # type: ignore[no-any-return]
 
 
 def _before_flush(session: Session, uow: Any, objects: Any) -> None:

@@ -126,7 +126,7 @@ def _attempts_after_waits(policy: Policy) -> int:
 
 def _once(options: Options) -> bool | None:
     """Return False for an independent unit, which can run again inside a running one."""
-    return False if options.independent else None
+    return False if options.propagation == "independent" else None
 
 
 def _require_same_kind(function: Any, sessions: Any, asynchronous: bool) -> None:

@@ -2,9 +2,9 @@
 
 Units join when they are opened on the same sessions. On another factory, or the engine itself, the
 inner unit is a transaction of its own, though the program has not asked for that with
-``independent=True``. Its commit stays when the outer unit fails. If both write a row, the inner
-unit waits for the outer unit's lock for ever, because the outer one waits for the inner one. No
-database detects that: half of the circle is in the program. So the inner unit warns.
+``propagation="independent"``. Its commit stays when the outer unit fails. If both write a row, the
+inner unit waits for the outer unit's lock for ever, because the outer one waits for the inner one.
+No database detects that: half of the circle is in the program. So the inner unit warns.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ class Membership:
         if not running_units.inside_unit():
             return None
         outer = None
-        if not self._options.independent:
+        if self._options.propagation != "independent":
             outer = running_units.find_unit(self._sessions, OwnTransaction)
             if outer is None and not self._options.read_only:  # it would wait for no row
                 warn_of_enclosing_units(self._sessions)
@@ -145,7 +145,7 @@ class Membership:
                 raise ConfigurationError(_KEY_AROUND)
 
     def _join(self, outer: OwnTransaction) -> Transaction:
-        place = SavepointPlace if self._options.savepoint else JoinedPlace
+        place = SavepointPlace if self._options.propagation == "savepoint" else JoinedPlace
         return place(outer, self._call)
 
     @property
@@ -192,7 +192,7 @@ def warn_of_enclosing_units(sessions: Any) -> None:
             "this unit of work does not join the one that runs already, because it was opened on"
             " other sessions of the same database: it commits on its own, and where both write a"
             " row it waits for ever for the unit around it. Open both on one sessionmaker, or give"
-            " the inner one independent=True if two transactions are meant.",
+            ' the inner one propagation="independent" if two transactions are meant.',
             SeparateUnitWarning,
         )
 
@@ -320,6 +320,6 @@ _KEY_AROUND = (
 )
 _NO_COMMIT = (
     "exactly_once=True finds out what became of a unit's own COMMIT, and this unit joins one that"
-    " has begun without it: give exactly_once=True to the outer unit, or independent=True to this"
-    " one; or give a key, which is stored or undone with the outer unit."
+    ' has begun without it: give exactly_once=True to the outer unit, or propagation="independent"'
+    " to this one; or give a key, which is stored or undone with the outer unit."
 )

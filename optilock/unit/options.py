@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property, lru_cache
-from typing import Any, TypedDict
+from typing import Any, Literal, TypedDict, get_args
 
 from sqlalchemy import Dialect
 
@@ -16,8 +16,6 @@ from optilock.errors import ConfigurationError
 from optilock.exactly_once.keys import ExactlyOnce, check_once
 from optilock.resolvers.resolution import DeletePolicies, OnConflict, check_on_delete
 from optilock.resolvers.rules import check_on_conflict
-from optilock.unit.conditions import ConditionsPart
-from optilock.unit.durations import Seconds
 from optilock.unit.isolation import (
     FirstReadPart,
     Isolation,
@@ -26,41 +24,30 @@ from optilock.unit.isolation import (
     VerifyReadsPart,
     level_of,
 )
+from optilock.unit.old_options import rename_options
 from optilock.unit.parts import Part
 from optilock.unit.reading import LockingPart
-from optilock.unit.retries import Hook, On, Policy
-from optilock.unit.round_trips import AUTO, Pipelined, PipelinedPart, check_pipelined
+from optilock.unit.retries import Policy
+from optilock.unit.round_trips import Pipelined, PipelinedPart, check_pipelined
 from optilock.unit.strategies import ADAPTIVE, OPTIMISTIC, PESSIMISTIC, Strategy, check_strategy
-from optilock.watched.guard.running_attempts import RepeatValues
 from optilock.watched.session.connections import binds_of_sessions, has_two_phases
-from optilock.watched.session.record import warn_caller
+
+#: What a unit does inside a running one on the same sessions.
+Propagation = Literal["join", "savepoint", "independent"]
 
 
-class RetryOptions(TypedDict, total=False):
-    """The keywords of :func:`optilock.retry`."""
-
-    attempts: int
-    on: On
-    deadline: Seconds | None
-    wait_initial: Seconds
-    wait_max: Seconds
-    before_retry: Hook | None
-    repeat_values: RepeatValues | None
-    idempotent: bool
-
-
-class UnitOptionsWithoutIsolation(RetryOptions, total=False):
+class UnitOptionsWithoutIsolation(TypedDict, total=False):
     """The keywords of ``serializable`` and ``repeatable_read``."""
 
+    attempts: int
+    retry: Policy
     on_conflict: OnConflict
     on_delete: DeletePolicies
     strict: bool | None
     read_only: bool
-    savepoint: bool
-    independent: bool
+    propagation: Propagation
     verify_reads: bool
     pipelined: Pipelined
-    require_conditions: bool | None
     strategy: Strategy | None
     exactly_once: ExactlyOnce
     parts: Sequence[Part]
@@ -74,13 +61,7 @@ class UnitOptions(UnitOptionsWithoutIsolation, total=False):
 
 
 #: Either True or False.
-_SWITCHES = (
-    "strict",
-    "read_only",
-    "savepoint",
-    "independent",
-    "verify_reads",
-)
+_SWITCHES = ("strict", "read_only", "verify_reads")
 
 #: Options that a unit which joins cannot have if the outer unit does not have them.
 _OF_THE_OUTERMOST = (
@@ -90,7 +71,6 @@ _OF_THE_OUTERMOST = (
     "isolation",
     "read_only",
     "verify_reads",
-    "require_conditions",
     "strategy",
     "parts",
 )
@@ -105,13 +85,10 @@ class Options:
     strict: bool | None = None
     isolation: Isolation | str | None = None
     read_only: bool = False
-    savepoint: bool = False
-    independent: bool = False
+    propagation: Propagation = "join"
     verify_reads: bool = False
     #: ``"auto"``: where the server is far away (:mod:`optilock.unit.round_trips`).
     pipelined: Pipelined = False
-    #: For every changed row; ``False``: not even the conditions that the request demands.
-    require_conditions: bool | None = None
     #: None: ``"adaptive"`` in an attempt of a retry, elsewhere ``"optimistic"``.
     strategy: Strategy | None = None
     #: True, or a key (:mod:`optilock.exactly_once`).
@@ -137,10 +114,10 @@ class Options:
             if not isinstance(value, bool) and not (name == "strict" and value is None):
                 raise ConfigurationError(f"{name}={value!r} is neither True nor False.")
         check_pipelined(self.pipelined)
-        if self.require_conditions not in (True, False, None):
+        if self.propagation not in get_args(Propagation):
             raise ConfigurationError(
-                f"require_conditions={self.require_conditions!r}: write True, a condition for every"
-                " row; False, none, not even that of a request; or None."
+                f'propagation={self.propagation!r} is no choice: write "savepoint" or'
+                ' "independent", or omit it, and the unit joins a running one.'
             )
         if self.name is not None and not (isinstance(self.name, str) and self.name):
             raise ConfigurationError(
@@ -174,10 +151,6 @@ class Options:
             raise ConfigurationError(
                 "exactly_once= stores a token with COMMIT, which a read_only=True transaction"
                 " cannot do, and such a unit has nothing to store: leave exactly_once= out."
-            )
-        if self.savepoint and self.independent:
-            raise ConfigurationError(
-                "savepoint=True joins the outer unit and independent=True does not: take one."
             )
 
     def _require_one_part_each(self) -> None:
@@ -224,8 +197,6 @@ class Options:
             parts.append(ReadOnlyPart())
         if self.verify_reads:
             parts.append(VerifyReadsPart())
-        if self.require_conditions is not None:
-            parts.append(ConditionsPart(self.require_conditions))
         if self.strategy is not None and self.locks:
             parts.append(LockingPart(self.strategy))
         return (*parts, *self.parts, *last)
@@ -258,7 +229,7 @@ class Options:
                 raise ConfigurationError(
                     f"this unit of work joins one that has already begun with {name}={has!r}, so"
                     f" it cannot have {name}={wanted!r}: give the option to the outer unit, or"
-                    " independent=True to this one, which then commits on its own."
+                    ' propagation="independent" to this one, which then commits on its own.'
                 )
 
 
@@ -273,36 +244,29 @@ def options_from(given: Mapping[str, Any]) -> tuple[Policy | None, Options]:
     """
     if not given:
         return None, _NONE
-    given = rename_options(given)
-    about_retry: dict[str, Any] = {}
-    about_unit: dict[str, Any] = {}
-    for name, value in given.items():
-        if name in RetryOptions.__annotations__:
-            about_retry[name] = value
-        elif name in _KNOWN:
-            about_unit[name] = value
-        else:
-            known = ", ".join([*RetryOptions.__annotations__, *_KNOWN])
-            raise ConfigurationError(f"unit_of_work() has no option {name!r}; it has {known}.")
-    policy = Policy(**about_retry, given=", ".join(about_retry)) if about_retry else None
+    about_unit = rename_options(given)
+    unknown = next((name for name in about_unit if name not in _KNOWN), None)
+    if unknown is not None:
+        raise ConfigurationError(
+            f"unit_of_work() has no option {unknown!r}; it has {', '.join(_KNOWN)}."
+        )
+    policy = _policy_of(about_unit.pop("attempts", None), about_unit.pop("retry", None))
     return policy, _of_unit(about_unit)
 
 
-def rename_options(given: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the keywords with what means the same now in place of old ones, and warn."""
-    if "short" not in given:
-        return given
-    warn_caller(_SHORT, DeprecationWarning)
-    pipelined = {"pipelined": AUTO} if given["short"] else {}
-    return {**pipelined, **{name: value for name, value in given.items() if name != "short"}}
-
-
-_SHORT = (
-    "short= is no option any more, and will be refused from optilock 0.3 on. With psycopg 3 a"
-    " pipelined unit takes two round trips as well, and reads in its transaction:"
-    ' write pipelined="auto", which short=True means now. Other drivers get a plain unit. An engine'
-    " in AUTOCOMMIT mode that was made for short units is refused: make an ordinary one."
-)
+def _policy_of(attempts: int | None, policy: Policy | None) -> Policy | None:
+    if policy is None:
+        return None if attempts is None else Policy(attempts=attempts, given="attempts")
+    if attempts is not None:
+        raise ConfigurationError(
+            "attempts= and retry= are both given: write retry=retrying(attempts=...)."
+        )
+    if not isinstance(policy, Policy):
+        raise ConfigurationError(
+            f"retry={policy!r} is no rule of repetition: write retry=retrying(attempts=5,"
+            " deadline=2.0), with optilock.retrying."
+        )
+    return replace(policy, given="retry")
 
 
 def _of_unit(given: dict[str, Any]) -> Options:
@@ -342,11 +306,10 @@ def spelled_out(*, sessions: Any) -> inspect.Signature:
         for one in fields(Options)
     ]
     of_retry = [
-        kind(one.name, kind.KEYWORD_ONLY, default=one.default)
-        for one in fields(Policy)
-        if one.name in RetryOptions.__annotations__
+        kind("attempts", kind.KEYWORD_ONLY, default=5, annotation="int"),
+        kind("retry", kind.KEYWORD_ONLY, default=None, annotation="Policy | None"),
     ]
     return inspect.Signature([first, *of_unit, *of_retry])
 
 
-_KNOWN = [field.name for field in fields(Options)]
+_KNOWN = ["attempts", "retry", *(field.name for field in fields(Options))]

@@ -407,7 +407,7 @@ class OwnTransaction:
         raise OptilockError(
             "this unit of work is rolled back: an inner unit that had joined it failed, and its"
             " error was caught outside of it. Let the error out, catch it inside the inner unit,"
-            " or give the inner unit savepoint=True, so that only its own work is undone."
+            ' or give the inner unit propagation="savepoint", so that only its own work is undone.'
         ) from error
 
     def _raise_what_broke(self) -> None:
@@ -430,8 +430,8 @@ def _refuse_after_the_end(*_: Any, **__: Any) -> NoReturn:
 _COMMITTED_INSIDE = (
     "session.commit() inside of a unit of work: the unit commits at the end of its block, and work"
     " after this call would not be stored together with the work before it. Omit commit(). Use"
-    " session.flush() to write pending changes, or unit_of_work(..., independent=True) for work"
-    " that is stored separately. Nothing was committed."
+    ' session.flush() to write pending changes, or unit_of_work(..., propagation="independent") for'
+    " work that is stored separately. Nothing was committed."
 )
 _AUTOCOMMIT = (
     "this engine runs in AUTOCOMMIT mode: every statement is stored at once, and a unit of work"

@@ -19,8 +19,8 @@ The rules:
   either way. The session is new, and its flushes are guarded (see :func:`optilock.watch`).
 * A unit inside a running one on the same sessions, in the same thread or task, *joins* it: it gets
   the same session and commits nothing. An error that leaves it dooms the outer unit, which then
-  refuses to commit even if the error was caught. ``savepoint=True`` undoes only the inner work.
-  ``independent=True`` opens a session and a transaction of its own.
+  refuses to commit even if the error was caught. ``propagation="savepoint"`` undoes only the
+  inner work. ``propagation="independent"`` opens a session and a transaction of its own.
 * COMMIT is part of the unit: a conflict there is a ``ConcurrencyError``, and a connection lost
   there is ``CommitOutcomeUnknown``.
 * Objects live as long as the unit. Return plain values from it, or use a sessionmaker with
@@ -88,8 +88,8 @@ class UnitOfWork(Membership, Generic[S]):
         strict: True refuses writes that no version protects; False sends them without a warning.
         isolation: the level to run at; None keeps the engine's own.
         read_only: the database refuses writes.
-        savepoint: when a unit is running already, join it with a savepoint.
-        independent: never join; a session and a transaction of its own.
+        propagation: inside a running unit: ``"join"`` it, join it with a ``"savepoint"``, or be
+            ``"independent"``, with a session and a transaction of its own.
         verify_reads: rows that were only read must be unchanged at COMMIT (see ``verify``).
         pipelined: BEGIN goes with the first statement, COMMIT with the last writes (psycopg 3).
             ``"auto"``: where the server is far away, and the engine can.
@@ -203,9 +203,9 @@ def unit_of_work(sessions: Any, **options: Any) -> Any:
     it. Each attempt has a new session and reads everything again. Called inside a running unit on
     the same sessions, it joins that unit, runs once and lets the error out.
 
-    Takes the options of :class:`UnitOfWork`. A decorated function also has those of
-    :func:`optilock.retry` (``attempts=5``, ``on``, ``deadline``, ``wait_initial``, ``wait_max``,
-    ``before_retry``, ``repeat_values``, ``idempotent``), which a block cannot have: it runs once.
+    Takes the options of :class:`UnitOfWork`. A decorated function also has ``attempts=5``, or
+    ``retry=`` with what :func:`optilock.retrying` returns, as in ``retry=retrying(deadline=2.0)``.
+    A block cannot have them: it runs once.
     Each attempt computes its values from the rows that it reads. A value that a person has typed
     is the same in each attempt, and needs a tag (:func:`optilock.expect`).
 

@@ -45,6 +45,7 @@ from optilock.errors import ConfigurationError
 from optilock.errors.base import extra
 from optilock.preconditions.entity_tags import PLAIN
 from optilock.preconditions.form_fields import form_served
+from optilock.unit.conditions import ConditionsPart
 from optilock.web.conditions import (
     IF_MATCH,
     IF_NONE_MATCH,
@@ -229,7 +230,7 @@ _FORMS = ("application/x-www-form-urlencoded", "multipart/form-data")
 SentForm = Annotated[FormData, Depends(_fields)]
 
 
-def unit(sessions: Any, **options: Any) -> Any:
+def unit(sessions: Any, *, require_conditions: bool | None = None, **options: Any) -> Any:
     """Return a dependency: the session of this request's unit of work.
 
     ``Annotated[Session, unit(SessionLocal)]``, or with an ``async_sessionmaker``
@@ -240,12 +241,16 @@ def unit(sessions: Any, **options: Any) -> Any:
     Args:
         sessions: the sessions of :func:`optilock.unit_of_work`. Sessions are
             made in the event loop, so a factory of your own must not block; a part may.
+        require_conditions: True: each changed row needs a condition. False: none does, not even
+            that of the request, as for an access log.
         options: further options of the unit.
 
     Raises:
         ConfigurationError: ``sessions`` is bound to a thread, or makes no sessions.
     """
-    made = session_of_request(sessions, options, sync=_left_in_a_thread)
+    made = session_of_request(
+        sessions, options, require_conditions=require_conditions, sync=_left_in_a_thread
+    )
     return Depends(made, scope="function")
 
 
@@ -258,7 +263,7 @@ def _left_in_a_thread(sessions: Any, options: Mapping[str, Any]) -> Depend:
     Leaving waits for the database. As in FastAPI, a client that goes away does not interrupt it. It
     does not wait for a free thread: those that have one may wait for this unit's connection.
     """
-    if options.get("parts"):
+    if any(type(part) is not ConditionsPart for part in options.get("parts", ())):
         return sync_session(sessions, options)
 
     async def session() -> AsyncIterator[Any]:

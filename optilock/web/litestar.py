@@ -231,7 +231,7 @@ def _judging(before: Callable[[Any], Any] | None) -> Callable[[Any], Any]:
     return judge
 
 
-def unit(sessions: Any, **options: Any) -> Provide:
+def unit(sessions: Any, *, require_conditions: bool | None = None, **options: Any) -> Provide:
     """Return a dependency: the session of this request's unit of work.
 
     ``dependencies={"session": unit(AsyncSessionLocal)}``; a ``sessionmaker`` works as well, in
@@ -240,12 +240,14 @@ def unit(sessions: Any, **options: Any) -> Provide:
 
     Args:
         sessions: the sessions of :func:`optilock.unit_of_work`.
+        require_conditions: True: each changed row needs a condition. False: none does, not even
+            that of the request, as for an access log.
         options: further options of the unit.
 
     Raises:
         ConfigurationError: ``sessions`` is bound to a thread, or makes no sessions.
     """
-    return Provide(session_of_request(sessions, options))
+    return Provide(session_of_request(sessions, options, require_conditions=require_conditions))
 
 
 # -- answers ---------------------------------------------------------------------------------------

@@ -23,6 +23,7 @@ from optilock import (
     OptilockError,
     UnitOfWork,
     is_transient,
+    retrying,
     unit_of_work,
     watch,
 )
@@ -177,7 +178,10 @@ def inner_unit(engine: Engine, way: Way) -> None:
     sessions = sessionmaker(engine)
     with UnitOfWork(sessions) as session:
         half(session, 1, -10)
-        with contextlib.suppress(DBAPIError, OptilockError), UnitOfWork(sessions, savepoint=True):
+        with (
+            contextlib.suppress(DBAPIError, OptilockError),
+            UnitOfWork(sessions, propagation="savepoint"),
+        ):
             way(session)
         session.get_one(Account, 2).balance += 10
 
@@ -311,7 +315,7 @@ def test_the_first_cause_is_judged_and_the_unit_runs_again(bank: Engine, then: s
     with Session(bank) as session, session.begin():
         session.add(Account(id=1, balance=0))
 
-    @unit_of_work(bank, wait_initial=0)
+    @unit_of_work(bank, retry=retrying(wait_initial=0))
     def work(session: Session) -> None:
         runs.append(1)
         half(session, 1, -10)

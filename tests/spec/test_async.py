@@ -21,6 +21,7 @@ from optilock import (
     client_wins,
     events,
     merge_fields,
+    retrying,
     store_wins,
     unit_of_work,
     watch,
@@ -124,7 +125,7 @@ async def test_context_variables_survive_every_attempt(async_engine, store, othe
     request.set("one")
     seen, tasks = [], set()
 
-    @unit_of_work(async_sessionmaker(async_engine), wait_initial=0)
+    @unit_of_work(async_sessionmaker(async_engine), retry=retrying(wait_initial=0))
     async def edit(session):
         seen.append(request.get())
         tasks.add(asyncio.current_task())

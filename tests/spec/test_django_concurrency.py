@@ -19,6 +19,7 @@ from optilock import (
     client_wins,
     expect,
     reject,
+    retrying,
     store_wins,
     unit_of_work,
 )
@@ -216,7 +217,9 @@ def test_of_many_threads_that_count_no_step_is_lost(engine, store, stored):
     store(Doc(id=1, name="0"))
     threads, steps, failed = 10, 5, []
 
-    @unit_of_work(sessionmaker(engine), attempts=200, wait_initial=0.001, wait_max=0.01)
+    @unit_of_work(
+        sessionmaker(engine), retry=retrying(attempts=200, wait_initial=0.001, wait_max=0.01)
+    )
     def count(session):
         doc = session.get_one(Doc, 1)
         doc.name = str(int(doc.name) + 1)

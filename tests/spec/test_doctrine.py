@@ -63,7 +63,9 @@ def test_a_conflict_that_the_commit_reports_is_a_conflict(engine, store, stored)
     store(Doc(id=1, name="on"), Doc(id=2, name="on"))
 
     def unit():
-        return UnitOfWork(sessionmaker(engine), isolation=Isolation.SERIALIZABLE, independent=True)
+        return UnitOfWork(
+            sessionmaker(engine), isolation=Isolation.SERIALIZABLE, propagation="independent"
+        )
 
     with pytest.raises(ConcurrencyError) as caught, unit() as one, unit() as two:
         for session, key in ((one, 1), (two, 2)):

@@ -16,7 +16,15 @@ from sqlalchemy.orm import (
     sessionmaker,
 )
 
-from optilock import ConcurrencyError, Versioned, client_wins, events, store_wins, unit_of_work
+from optilock import (
+    ConcurrencyError,
+    Versioned,
+    client_wins,
+    events,
+    retrying,
+    store_wins,
+    unit_of_work,
+)
 from optilock.resolvers import Resolution
 from tests.spec.models import (
     Address,
@@ -682,7 +690,7 @@ def test_the_question_whether_to_retry_gets_the_real_error(engine, store, other,
         asked.append(error)
         return isinstance(error, ConcurrencyError)
 
-    @unit_of_work(sessionmaker(engine), on=ask, wait_initial=0)
+    @unit_of_work(sessionmaker(engine), retry=retrying(on=ask, wait_initial=0))
     def edit(session):
         ran.append(session)
         doc = session.get_one(Doc, 1)
@@ -705,7 +713,7 @@ def test_context_variables_survive_every_attempt(engine, store, other):
     request.set("one")
     seen = []
 
-    @unit_of_work(sessionmaker(engine), wait_initial=0)
+    @unit_of_work(sessionmaker(engine), retry=retrying(wait_initial=0))
     def edit(session):
         seen.append(request.get())
         request.set("two")

@@ -18,6 +18,7 @@ from optilock import (
     client_wins,
     merge_fields,
     repeatable_read,
+    retrying,
     serializable,
     touch,
     unit_of_work,
@@ -133,7 +134,7 @@ def test_a_query_that_flushes_tells_the_conflict_and_the_unit_catches_it(
     store(Doc(id=1, name="a"), Plain(id=1))
     ran = []
 
-    @unit_of_work(sessionmaker(engine), wait_initial=0)
+    @unit_of_work(sessionmaker(engine), retry=retrying(wait_initial=0))
     def edit(session):
         ran.append(session)
         doc = session.get_one(Doc, 1)
@@ -548,7 +549,9 @@ def test_a_snapshot_that_is_too_old_ends_the_unit_and_the_unit_is_run_again(
     store(Doc(id=1, name="a"))
     ran = []
 
-    @unit_of_work(sessionmaker(engine), isolation=Isolation.REPEATABLE_READ, wait_initial=0)
+    @unit_of_work(
+        sessionmaker(engine), isolation=Isolation.REPEATABLE_READ, retry=retrying(wait_initial=0)
+    )
     def edit(session):
         ran.append(1)
         doc = session.get_one(Doc, 1)
@@ -570,7 +573,7 @@ def test_write_skew_is_prevented_by_serializable_alone(engine, store, stored, un
     failed = 0
     try:
         sessions = sessionmaker(engine)
-        with unit(sessions) as ours, unit(sessions, independent=True) as theirs:
+        with unit(sessions) as ours, unit(sessions, propagation="independent") as theirs:
             for session, key in ((ours, 1), (theirs, 2)):
                 docs = session.scalars(select(Doc).order_by(Doc.id)).all()
                 assert [doc.name for doc in docs] == ["on", "on"]
@@ -968,7 +971,7 @@ def test_write_skew_is_prevented_where_the_row_that_was_read_is_verified(
     def both_go_off():
         with UnitOfWork(sessions) as one:
             go_off(one, 1)
-            with UnitOfWork(sessions, independent=True) as two:
+            with UnitOfWork(sessions, propagation="independent") as two:
                 go_off(two, 2)
 
     if not promised:

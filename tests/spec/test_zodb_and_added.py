@@ -16,6 +16,7 @@ from optilock import (
     client_wins,
     is_transient,
     merge_fields,
+    retrying,
     unit_of_work,
 )
 from optilock.resolvers import Resolution, add_delta, per_field
@@ -121,7 +122,9 @@ def test_every_attempt_has_a_new_session_and_new_reads(engine, store, other, sto
     store(Doc(id=1, name="0"))
     seen = []
 
-    @unit_of_work(sessionmaker(engine), attempts=3, wait_initial=0, strategy="optimistic")
+    @unit_of_work(
+        sessionmaker(engine), retry=retrying(attempts=3, wait_initial=0), strategy="optimistic"
+    )
     def add(session):
         doc = session.get_one(Doc, 1)
         seen.append((id(session), doc.name, doc.version))
@@ -143,7 +146,7 @@ def test_inside_a_running_unit_nothing_is_run_again(engine, store, other, stored
     store(Doc(id=1, name="a"))
     sessions, ran = sessionmaker(engine), []
 
-    @unit_of_work(sessions, attempts=5, wait_initial=0)
+    @unit_of_work(sessions, retry=retrying(attempts=5, wait_initial=0))
     def inner(session):
         ran.append("inner")
         doc = session.get_one(Doc, 1)
@@ -163,7 +166,7 @@ def test_a_mistake_is_not_run_again(engine, store):
     store(Doc(id=1))
     ran = []
 
-    @unit_of_work(sessionmaker(engine), attempts=5, wait_initial=0)
+    @unit_of_work(sessionmaker(engine), retry=retrying(attempts=5, wait_initial=0))
     def wrong(session):
         ran.append(1)
         session.add(Doc(id=1))

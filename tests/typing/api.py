@@ -178,7 +178,7 @@ def units() -> None:
     with UnitOfWork(sessions) as own:
         assert_type(own, OwnSession)
         assert_type(own.get_one(Page, 1).views, int)
-    with UnitOfWork(scoped, savepoint=True) as own:
+    with UnitOfWork(scoped, propagation="savepoint") as own:
         assert_type(own, OwnSession)
     with UnitOfWork(engine, on_conflict={Page: merge_fields, Account: reject}) as session:
         assert_type(session, Session)
@@ -186,7 +186,7 @@ def units() -> None:
         assert_type(session, Session)
     with serializable(sessions, on_conflict=client_wins) as own:
         assert_type(own, OwnSession)
-    with repeatable_read(engine, independent=True) as session:
+    with repeatable_read(engine, propagation="independent") as session:
         assert_type(session, Session)
 
     UnitOfWork(engine, on_delete=OnDelete.IGNORE_VERSION)
@@ -219,7 +219,9 @@ async def async_units() -> None:
 # -- retry and unit in one: called without the session, the rest of the signature is kept ----------
 
 
-@unit_of_work(sessions, attempts=5, on_conflict=merge_fields, deadline=timedelta(seconds=2))
+@unit_of_work(
+    sessions, retry=retrying(attempts=5, deadline=timedelta(seconds=2)), on_conflict=merge_fields
+)
 def rename(session: OwnSession, account_id: int, *, owner: str) -> bool:
     session.get_one(Account, account_id).owner = owner
     return True

@@ -25,6 +25,7 @@ import optilock as library
 from optilock import ConfigurationError, Versioned, entities, expect, unit_of_work
 from optilock.check import check_routes
 from optilock.preconditions import overwrite
+from optilock.unit import require_conditions
 from optilock.web import fastapi as on_fastapi
 from optilock.web import litestar as on_litestar
 from optilock.web.conditions import unconditional
@@ -57,8 +58,9 @@ def compare(session: Session, key: int, expected: Any) -> None:
     edit(session, key)
 
 
-@unit_of_work(SessionLocal, require_conditions=True)
+@unit_of_work(SessionLocal)
 def demanding(session: Session, key: int) -> None:
+    require_conditions(session)
     edit(session, key)
 
 

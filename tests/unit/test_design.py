@@ -21,7 +21,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sess
 from sqlalchemy.pool import StaticPool
 
 from checks.neighbours.comparison import differences
-from optilock import Versioned, merge_fields, unit_of_work, watch
+from optilock import Versioned, merge_fields, retrying, unit_of_work, watch
 
 pytestmark = pytest.mark.pages
 
@@ -208,7 +208,7 @@ def test_the_way_of_a_thousand_rows(engine: Engine) -> None:
 def test_the_way_of_a_retry(engine: Engine) -> None:
     others = [1]
 
-    @unit_of_work(engine, wait_initial=0)
+    @unit_of_work(engine, retry=retrying(wait_initial=0))
     def rename(session: Session) -> None:
         session.get_one(Page, 1).title = "ours"
         while others:

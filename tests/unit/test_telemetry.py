@@ -28,6 +28,7 @@ from optilock import (
     Versioned,
     client_wins,
     events,
+    retrying,
     unit_of_work,
 )
 from optilock.telemetry import logs, opentelemetry, prometheus
@@ -80,7 +81,7 @@ def work(engine: Engine) -> None:
         conflict(engine, session, "first")
     runs = []
 
-    @unit_of_work(sessions, wait_initial=0, strategy="optimistic")
+    @unit_of_work(sessions, retry=retrying(wait_initial=0), strategy="optimistic")
     def change(session: Session) -> None:
         runs.append(session)
         if len(runs) == 1:

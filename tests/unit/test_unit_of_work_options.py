@@ -17,7 +17,9 @@ import optilock
 import optilock.unit
 from optilock.errors import ConfigurationError
 from optilock.unit.async_unit import AsyncUnitOfWork
+from optilock.unit.conditions import ConditionsPart
 from optilock.unit.isolation import Isolation, level_of
+from optilock.unit.retries import retrying
 from optilock.unit.sessions import owner_of
 from optilock.unit.units import UnitOfWork, repeatable_read, serializable, unit_of_work
 
@@ -65,7 +67,10 @@ def test_a_scoped_session_over_something_else_than_a_sessionmaker_is_refused():
     [
         ({"isolation": "SERIALISABLE"}, "Isolation.SERIALIZABLE"),
         ({"isolation": 4}, "Isolation.SERIALIZABLE"),
-        ({"savepoint": True, "independent": True}, "take one"),
+        ({"propagation": "nested"}, 'write "savepoint" or "independent"'),
+        ({"propagation": None}, 'write "savepoint" or "independent"'),
+        ({"retry": 5}, r"write retry=retrying\(attempts=5"),
+        ({"retry": retrying(), "attempts": 5}, "both given"),
         ({"on_conflict": "merge"}, "not a resolver"),
         ({"on_delete": "strict"}, "OnDelete.STRICT"),
         ({"on_delete": {"Draft": None}}, "not a class"),
@@ -228,7 +233,7 @@ def test_f9_one_name_is_a_block_and_a_decorator(made, level):
         assert isinstance(session, Session)
     calls = []
 
-    @made(SESSIONS, name="of both", on=ValueError)
+    @made(SESSIONS, name="of both", retry=retrying(on=ValueError))
     def work(session, value):
         """Work."""
         own = owner_of(session).options
@@ -268,7 +273,7 @@ def test_one_object_decorates_many_functions_and_is_one_block():
         pass
 
 
-@pytest.mark.parametrize("option", [{"attempts": 5}, {"deadline": None}, {"idempotent": True}])
+@pytest.mark.parametrize("option", [{"attempts": 5}, {"retry": retrying(deadline=None)}])
 def test_a_block_refuses_the_options_of_a_retry(option):
     [name] = option
     with (
@@ -292,22 +297,73 @@ def test_the_wrong_use_of_a_name_names_the_right_one():
             unit(generator)
 
 
-@pytest.mark.parametrize(("given", "now"), [(True, "auto"), (False, False)])
-def test_a_removed_option_says_what_to_write(given, now):
-    with pytest.warns(DeprecationWarning, match=r'write pipelined="auto"') as warned:
-        unit = unit_of_work(SESSIONS, short=given)
+#: What a unit was given, what it has now, and what the warning says.
+OLD = [
+    ({"short": True}, {"pipelined": "auto"}, 'write pipelined="auto"'),
+    ({"short": False}, {"pipelined": False}, 'write pipelined="auto"'),
+    ({"savepoint": True}, {"propagation": "savepoint"}, 'write propagation="savepoint"'),
+    ({"independent": True}, {"propagation": "independent"}, 'write propagation="independent"'),
+    ({"savepoint": False, "independent": False}, {"propagation": "join"}, "write propagation"),
+    (
+        {"require_conditions": True},
+        {"parts": [ConditionsPart(True)]},
+        r"call require_conditions\(session\)",
+    ),
+    (
+        {"require_conditions": False, "parts": ()},
+        {"parts": [ConditionsPart(False)]},
+        r"ignore_conditions\(session\)",
+    ),
+    ({"require_conditions": None}, {"parts": ()}, "call require_conditions"),
+]
+
+
+@pytest.mark.parametrize(("given", "now", "told"), OLD)
+def test_a_removed_option_means_what_it_meant_and_says_what_to_write(given, now, told):
+    with pytest.warns(DeprecationWarning, match=told) as warned:
+        unit = unit_of_work(SESSIONS, **given)
     assert warned[0].filename == __file__
     with unit as session:
-        assert owner_of(session).options.pipelined == now
+        options = owner_of(session).options
+    assert {name: getattr(options, name) for name in now} == now
+
+
+def test_removed_options_of_a_retry_are_the_rule_of_the_retry():
+    tries = []
+
+    def hopeless(session):
+        tries.append(session)
+        raise LookupError("again")
+
+    with pytest.warns(
+        DeprecationWarning, match=r"write retry=retrying\((on|wait_initial)="
+    ) as told:
+        unit = unit_of_work(SESSIONS, attempts=3, on=LookupError, wait_initial=0)
+    assert len(told) == 2
+    with pytest.raises(LookupError):
+        unit(hopeless)()
+    assert len(tries) == 3
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"savepoint": True, "independent": True},
+        {"savepoint": True, "propagation": "join"},
+        {"short": True, "pipelined": False},
+        {"on": LookupError, "retry": retrying()},
+    ],
+)
+def test_old_and_new_options_that_contradict_each_other_are_refused(given):
     with (
         pytest.warns(DeprecationWarning, match="no option"),
-        unit_of_work(SESSIONS, short=True, pipelined=False) as session,
+        pytest.raises(ConfigurationError, match="contradict each other"),
     ):
-        assert owner_of(session).options.pipelined is False
+        unit_of_work(SESSIONS, **given)
 
 
 def test_help_shows_the_options_of_a_unit_and_of_a_retry():
     for made in (unit_of_work, UnitOfWork, AsyncUnitOfWork):
         shown = inspect.signature(made).parameters
-        assert {"sessions", "strategy", "attempts", "idempotent"} <= shown.keys()
+        assert {"sessions", "strategy", "attempts", "retry"} <= shown.keys()
         assert shown["attempts"].default == 5

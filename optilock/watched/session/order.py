@@ -12,7 +12,7 @@
    (:mod:`optilock.watched.scopes`);
 5. *request*: rows written for a request whose condition was not compared
    (:mod:`optilock.watched.statements.requests`);
-6. *conditions*: a unit with ``require_conditions=True`` requires one for each row
+6. *conditions*: ``require_conditions(session)`` requires one for each row
    (:mod:`optilock.unit.conditions`);
 7. *guard*: a watched session checks all that the flush will write, with the changes of the steps
    above: promises, rows that were never read, deletes (:mod:`optilock.watched.guard`).

@@ -5,7 +5,7 @@ Two rules, for watched sessions (those of units are):
 * A request carries a condition that was not compared (:mod:`optilock.conditions.request`), and the
   session has written versioned rows: COMMIT is refused. Until then it can still be compared. An
   object that was assigned its own value counts as well: its value was not seen.
-* The unit has ``require_conditions=True``: a statement that changes stored versioned rows without
+* ``require_conditions(session)`` was called: a statement that changes stored versioned rows without
   naming a version is refused before it is sent. The unit checks objects before each flush
   (:mod:`optilock.unit.conditions`), and the guard checks statements that listeners send in one.
 
@@ -185,7 +185,7 @@ class Sent:
 
 
 def refuse_unconditional(statement: Any, dialect: Dialect) -> None:
-    """Refuse a listener's statement in a flush of a unit with ``require_conditions=True``.
+    """Refuse a listener's statement in a flush after ``require_conditions(session)``.
 
     Raises:
         PreconditionRequired, ConditionNotCompared: it changes versioned rows, and names no version.
@@ -296,13 +296,13 @@ def not_compared_error(request: Request, what: str) -> ConditionNotCompared:
         f" it, and versioned rows were written ({what}). Compare it with the row that the request"
         " is about: expect(obj, conditions.expected), or entities.replace(...,"
         " **conditions.demands); or call optilock.conditions.request.compared() if you compare it"
-        " in your own way. For a unit that has nothing to do with the row, write"
-        " require_conditions=False. Nothing was stored."
+        " in your own way. In a unit that has nothing to do with the row, call"
+        " optilock.unit.ignore_conditions(session). Nothing was stored."
     )
 
 
 def unconditional_error(what: str) -> OptilockError:
-    """Return the error of ``require_conditions=True``."""
+    """Return the error of ``require_conditions(session)``."""
     request = current_request()
     then = (
         " Demand the version that its author has seen, expect(obj, ...) or if_match=..., or say"
@@ -311,11 +311,11 @@ def unconditional_error(what: str) -> OptilockError:
     if request is not None and request.sent:
         return ConditionNotCompared(
             f"The {request.method} request carries {' and '.join(request.sent)}, and {what} was"
-            f" to be written, for which nothing has compared it (require_conditions=True).{then}"
+            f" to be written, for which nothing has compared it (require_conditions).{then}"
         )
     error = PreconditionRequired(
-        f"The session has require_conditions=True, and {what} was to be written without a"
-        f" condition.{then}"
+        f"The session requires conditions (require_conditions), and {what} was to be written"
+        f" without one.{then}"
     )
     error.detail = "Send If-Match with the ETag that you have read."
     return error

@@ -18,7 +18,7 @@ from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sessionmaker
 
 import optilock.asyncio
-from optilock import Versioned, entities, retry, unit_of_work
+from optilock import Versioned, entities, retry, retrying, unit_of_work
 from optilock.entities import Idempotency
 from optilock.errors import CommitOutcomeUnknown
 from optilock.tokens import Unique
@@ -164,7 +164,7 @@ def test_a_unit_whose_commit_was_not_answered_may_be_run_again(tables, database,
         sessions = sessionmaker(engine)
         told = []
 
-        @unit_of_work(sessions, on=CommitOutcomeUnknown)
+        @unit_of_work(sessions, retry=retrying(on=CommitOutcomeUnknown))
         def work(session: Session) -> None:
             line.losing.clear()
             again = Idempotency("5b0a", keys=["a secret of the server"], principal="job")

@@ -10,7 +10,7 @@ from sqlalchemy import create_engine, select
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
-from optilock import AsyncUnitOfWork, ConfigurationError, UnitOfWork, unit_of_work
+from optilock import AsyncUnitOfWork, ConfigurationError, UnitOfWork, retrying, unit_of_work
 from optilock.errors import CommitOutcomeUnknown
 from optilock.exactly_once import AlreadyDone, NotCommitted, after_commit, questions, set_result
 from tests.support.models import Account
@@ -47,7 +47,7 @@ def test_they_are_called_in_order_after_commit_with_the_connection_given_back(
 def test_only_those_of_the_attempt_that_is_stored_are_called(counter, other):
     heard, tries = [], []
 
-    @unit_of_work(counter, wait_initial=0)
+    @unit_of_work(counter, retry=retrying(wait_initial=0))
     def pay(session: Session) -> None:
         increase(session)
         tries.append(1)
@@ -78,7 +78,10 @@ def test_those_of_a_savepoint_go_with_it(counter):
             raise ValueError("no")
         with session.begin_nested():
             after_commit(session, heard.append, "released")
-        with pytest.raises(ValueError, match="no"), UnitOfWork(sessions, savepoint=True) as inner:
+        with (
+            pytest.raises(ValueError, match="no"),
+            UnitOfWork(sessions, propagation="savepoint") as inner,
+        ):
             after_commit(inner, heard.append, "undone, too")
             raise ValueError("no")
         with UnitOfWork(sessions) as joined:
@@ -110,7 +113,7 @@ def test_they_run_outside_of_a_unit_around_an_independent_one(counter, balance):
             heard.append(increase(session))
 
     with pytest.raises(ValueError, match="outer"), UnitOfWork(sessions):
-        with UnitOfWork(sessions, independent=True) as inner:
+        with UnitOfWork(sessions, propagation="independent") as inner:
             after_commit(inner, look)
         raise ValueError("outer")
     assert (heard, balance()) == ([1], 1)

@@ -9,6 +9,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 from optilock import ConcurrencyError, UnitOfWork, Versioned, unit_of_work
 from optilock.tables.names import commit_tokens
 from optilock.testing import count_statements, wire
+from optilock.unit import require_conditions
 from tests.support.models import Account
 
 
@@ -85,11 +86,11 @@ def test_the_token_of_a_pipelined_row_that_missed_is_not_stored(counter, other, 
     assert len(tokens()) == 1
 
 
-@pytest.mark.parametrize("options", [{"require_conditions": True}, {"strict": True}], ids=str)
 @pytest.mark.parametrize("once", [True, "k"])
-def test_tokens_need_no_condition_and_no_version(counter, tokens, options, once):
-    @unit_of_work(counter, exactly_once=once, **options)
+def test_tokens_need_no_condition_and_no_version(counter, tokens, once):
+    @unit_of_work(counter, exactly_once=once, strict=True)
     def add(session: Session) -> int:
+        require_conditions(session)
         session.add(Account(id=2))
         return 2
 

@@ -208,10 +208,12 @@ def test_a_key_in_an_open_transaction_is_in_use_after_the_wait(counter, database
         for wait in (0, timedelta(milliseconds=20)):
             with (
                 pytest.raises(KeyInUse, match="'k'") as refused,
-                UnitOfWork(second, independent=True, exactly_once=Once("k", wait=wait)),
+                UnitOfWork(second, propagation="independent", exactly_once=Once("k", wait=wait)),
             ):
                 pass
-        with UnitOfWork(second, independent=True, exactly_once=Once("free", wait=0)) as other:
+        with UnitOfWork(
+            second, propagation="independent", exactly_once=Once("free", wait=0)
+        ) as other:
             limit = other.scalar(ask)
         with second.connect() as connection:
             assert connection.scalar(ask) == limit  # the wait was for the key alone
@@ -219,18 +221,18 @@ def test_a_key_in_an_open_transaction_is_in_use_after_the_wait(counter, database
     second.dispose()
 
 
-@pytest.mark.parametrize("independent", [True, False])
+@pytest.mark.parametrize("propagation", ["independent", "join"])
 def test_a_unit_of_its_own_does_not_wait_for_the_key_of_the_unit_around_it(
-    counter, database, balance, independent
+    counter, database, balance, propagation
 ):
     other = database.engine()
-    sessions = counter if independent else other
+    sessions = counter if propagation == "independent" else other
     with UnitOfWork(counter, exactly_once="k") as session:
         increase(session)
         with (
             warnings.catch_warnings(action="ignore", category=SeparateUnitWarning),
             pytest.raises(ConfigurationError, match="would wait for ever"),
-            UnitOfWork(sessions, exactly_once="k", independent=independent),
+            UnitOfWork(sessions, exactly_once="k", propagation=propagation),
         ):
             pass
     assert balance() == 1
@@ -245,7 +247,7 @@ def test_on_sqlite_any_writer_of_the_file_has_the_key(counter, database):
         session.flush()
         with (
             pytest.raises(KeyInUse, match="'k'"),
-            UnitOfWork(second, independent=True, exactly_once=Once("k", wait=0)),
+            UnitOfWork(second, propagation="independent", exactly_once=Once("k", wait=0)),
         ):
             pass
     second.dispose()
@@ -277,14 +279,14 @@ def test_a_keyed_unit_that_joins_lives_and_dies_with_the_outer_one(counter, bala
     assert balance() == 5  # the outer unit goes on
 
 
-@pytest.mark.parametrize("savepoint", [False, True])
-def test_the_key_of_an_open_unit_is_refused_inside_of_it(counter, balance, savepoint):
+@pytest.mark.parametrize("propagation", ["join", "savepoint"])
+def test_the_key_of_an_open_unit_is_refused_inside_of_it(counter, balance, propagation):
     sessions = sessionmaker(counter)
     with UnitOfWork(sessions, exactly_once="k") as outer:
         increase(outer)
         with (
             pytest.raises(ConfigurationError, match="open around it"),
-            UnitOfWork(sessions, exactly_once="k", savepoint=savepoint),
+            UnitOfWork(sessions, exactly_once="k", propagation=propagation),
         ):
             pass
     assert balance() == 1
@@ -307,11 +309,11 @@ def test_a_keyed_savepoint_is_undone_with_its_key(counter, balance, tokens):
         increase(outer)
         with (
             pytest.raises(ValueError, match="inner"),
-            UnitOfWork(sessions, savepoint=True, exactly_once="k") as inner,
+            UnitOfWork(sessions, propagation="savepoint", exactly_once="k") as inner,
         ):
             increase(inner)
             raise ValueError("inner")
-        with UnitOfWork(sessions, savepoint=True, exactly_once="l") as inner:
+        with UnitOfWork(sessions, propagation="savepoint", exactly_once="l") as inner:
             increase(inner)
     assert (balance(), list(tokens())) == (2, ["l"])
 
@@ -533,7 +535,7 @@ def test_true_does_not_join_a_unit_without_it(counter):
         return increase(session)
 
     with pytest.raises(OptilockError), UnitOfWork(sessions):
-        with pytest.raises(ConfigurationError, match="independent=True"):
+        with pytest.raises(ConfigurationError, match='propagation="independent"'):
             pay()
         raise OptilockError
     for outer in (True, "k"):

@@ -28,6 +28,7 @@ from optilock import (
     Versioned,
     events,
     is_transient,
+    retrying,
     unit_of_work,
 )
 from optilock.errors import CommitOutcomeUnknown
@@ -75,7 +76,7 @@ def test_a_decorated_function_is_stored_once_and_runs_as_often_as_it_must(
 ):
     bodies = []
 
-    @unit_of_work(cut_at(way, None, None), exactly_once=key, wait_initial=0)
+    @unit_of_work(cut_at(way, None, None), exactly_once=key, retry=retrying(wait_initial=0))
     def pay(session: Session) -> int:
         bodies.append(1)
         return increase(session)
@@ -89,7 +90,7 @@ def test_a_decorated_function_is_stored_once_and_runs_as_often_as_it_must(
 def test_written_rows_are_published_once_if_they_are_stored(cut_at, way):
     found = []
 
-    @unit_of_work(cut_at(way, None), exactly_once="k", wait_initial=0)
+    @unit_of_work(cut_at(way, None), exactly_once="k", retry=retrying(wait_initial=0))
     def pay(session: Session) -> int:
         return increase(session)
 
@@ -347,7 +348,7 @@ def test_a_unit_that_is_found_stored_never_fails_for_its_objects(
         session.add(Shelf(id=1, place=Place(1, 1), books={"SQL": Book(id=1, name="SQL")}))
     runs = []
 
-    @unit_of_work(cut_at("after"), exactly_once=True, on=Exception, wait_initial=0)
+    @unit_of_work(cut_at("after"), exactly_once=True, retry=retrying(on=Exception, wait_initial=0))
     def move(session: Session) -> Shelf:
         runs.append(1)
         shelf = session.get_one(Shelf, 1)
@@ -380,7 +381,7 @@ def test_the_question_looks_into_the_table_of_the_unit_whatever_the_search_path_
     def look_elsewhere(session, transaction, connection):
         connection.execute(text("SET LOCAL search_path TO elsewhere, public"))
 
-    @unit_of_work(sessions, exactly_once=key, wait_initial=0)
+    @unit_of_work(sessions, exactly_once=key, retry=retrying(wait_initial=0))
     def pay(session: Session) -> int:
         return increase(session)
 

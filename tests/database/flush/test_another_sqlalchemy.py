@@ -22,6 +22,7 @@ from sqlalchemy.util import LRUCache
 from optilock import ConcurrencyError, ConfigurationError, UnitOfWork, Versioned, events, watch
 from optilock.tokens import Counter, Unique
 from optilock.undocumented import check, flushes, names
+from optilock.unit import require_conditions
 from optilock.watched.guard import flush as guarded_flushes
 from optilock.watched.guard import self_test
 from optilock.watched.guard.own_flush import installed_release
@@ -408,7 +409,8 @@ def classes_of_self_tests() -> int:
 
 def test_a_unit_that_runs_does_not_change_the_self_test(engine, page):
     """It may be tried inside a unit, a request and a loop; the unit's own context is not seen."""
-    with UnitOfWork(engine, require_conditions=True):
+    with UnitOfWork(engine) as session:
+        require_conditions(session)
         assert find_faults(sqlite3, own_flush=True) == (None, None)
 
 

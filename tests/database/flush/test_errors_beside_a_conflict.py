@@ -21,6 +21,7 @@ from optilock import (
     client_wins,
     is_transient,
     merge_fields,
+    retrying,
     unit_of_work,
 )
 from tests.support.models import Account, Comment, Post, Ranked
@@ -232,7 +233,7 @@ def test_the_work_is_run_again_only_after_what_passes(store, other, engine, ours
     store(*(Account(id=n, owner="a") for n in range(count)))
     runs = []
 
-    @unit_of_work(engine, attempts=5, on_conflict=merge_fields, wait_initial=0)
+    @unit_of_work(engine, retry=retrying(attempts=5, wait_initial=0), on_conflict=merge_fields)
     def edit(session: Session) -> None:
         runs.append(1)
         found = session.query(Account).all()

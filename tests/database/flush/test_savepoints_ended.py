@@ -19,6 +19,7 @@ from optilock import (
     ConcurrencyError,
     OptilockError,
     UnitOfWork,
+    retrying,
     unit_of_work,
     watch,
 )
@@ -208,14 +209,14 @@ def test_the_unit_runs_again_after_a_deadlock_in_a_savepoint(engine, accounts, n
     sessions = sessionmaker(engine)
     runs = []
 
-    @unit_of_work(sessions, wait_initial=0)
+    @unit_of_work(sessions, retry=retrying(wait_initial=0))
     def work(session: Session) -> None:
         runs.append(1)
         touch_first(session)
         inner = (
             session.begin_nested()
             if nested == "begin_nested"
-            else UnitOfWork(sessions, savepoint=True)
+            else UnitOfWork(sessions, propagation="savepoint")
         )
         with rival(engine) if len(runs) == 1 else contextlib.nullcontext(), inner:
             write_second(session)
@@ -231,7 +232,7 @@ def test_the_unit_runs_again_after_a_conflict_in_a_savepoint(engine, accounts, o
     sessions = sessionmaker(engine)
     seen = []
 
-    @unit_of_work(sessions, wait_initial=0)
+    @unit_of_work(sessions, retry=retrying(wait_initial=0))
     def work(session: Session) -> None:
         touch_first(session)
         second = session.get_one(Account, 2)
@@ -241,7 +242,7 @@ def test_the_unit_runs_again_after_a_conflict_in_a_savepoint(engine, accounts, o
         inner = (
             session.begin_nested()
             if nested == "begin_nested"
-            else UnitOfWork(sessions, savepoint=True)
+            else UnitOfWork(sessions, propagation="savepoint")
         )
         with inner:
             second.owner += "+mine"
@@ -257,7 +258,7 @@ def test_a_unit_that_catches_the_error_of_its_savepoint_is_not_stored(engine, ac
     with refused as caught, UnitOfWork(sessions) as session:
         touch_first(session)
         swallowed = contextlib.suppress(DBAPIError)
-        with rival(engine), swallowed, UnitOfWork(sessions, savepoint=True):
+        with rival(engine), swallowed, UnitOfWork(sessions, propagation="savepoint"):
             write_second(session)
         session.add(Account(id=99, owner="after"))
     assert caught.value.__cause__.args[0] == 1213
@@ -282,14 +283,14 @@ async def test_async_units_run_again_too(async_engine, async_database, async_ses
         session.add_all([Account(id=n, owner="theirs") for n in range(1, 10)])
     runs = []
 
-    @unit_of_work(async_sessions, wait_initial=0)
+    @unit_of_work(async_sessions, retry=retrying(wait_initial=0))
     async def work(session) -> None:
         runs.append(1)
         await session.run_sync(touch_first)
         inner = (
             session.begin_nested()
             if nested == "begin_nested"
-            else AsyncUnitOfWork(async_sessions, savepoint=True)
+            else AsyncUnitOfWork(async_sessions, propagation="savepoint")
         )
         with rival(engine) if len(runs) == 1 else contextlib.nullcontext():
             async with inner:

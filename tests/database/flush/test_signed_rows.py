@@ -19,6 +19,7 @@ from optilock import (
     etag_of,
     events,
     merge_fields,
+    retrying,
     unit_of_work,
     watch,
 )
@@ -136,7 +137,9 @@ def test_the_same_signature_again_is_no_value_wanted_again(
     """B10: a retry signs the row again, also where its author was never read."""
     attempts: list[str] = []
 
-    @unit_of_work(sessions, repeat_values=mode, attempts=3, on=(ConcurrencyError, Again))
+    @unit_of_work(
+        sessions, retry=retrying(repeat_values=mode, attempts=3, on=(ConcurrencyError, Again))
+    )
     def longer(session: Session) -> None:
         session.info["user"] = "Bob"
         node = session.get_one(Node, 1)

@@ -24,6 +24,7 @@ from optilock import (
     etag_of,
     expect,
     is_transient,
+    retrying,
     store_wins,
     unit_of_work,
 )
@@ -430,7 +431,7 @@ def test_a_unit_does_not_run_again_for_an_expected_row(
 ) -> None:
     runs = []
 
-    @unit_of_work(sessionmaker(engine), attempts=3, wait_initial=0)
+    @unit_of_work(sessionmaker(engine), retry=retrying(attempts=3, wait_initial=0))
     def edit(session: Session) -> None:
         runs.append(1)
         mine = session.get_one(Account, 1)

@@ -20,6 +20,7 @@ from optilock import (
     client_wins,
     etag_of,
     expect,
+    retrying,
     unit_of_work,
     verify,
     watch,
@@ -314,7 +315,7 @@ def test_the_unit_runs_again_with_what_is_stored_now(
 ) -> None:
     others = iter(["theirs"])
 
-    @unit_of_work(sessions, attempts=3, wait_initial=0, verify_reads=True)
+    @unit_of_work(sessions, retry=retrying(attempts=3, wait_initial=0), verify_reads=True)
     def copy_note(session: Session) -> None:
         note = session.get_one(Account, 1).note
         for theirs in others:
@@ -432,7 +433,7 @@ async def test_async_units_verify_and_expect_without_waiting(async_engine: Async
                     expect(mine, etag_of(mine))
                 else:
                     verify(mine)
-                async with AsyncUnitOfWork(async_engine, independent=True) as other:
+                async with AsyncUnitOfWork(async_engine, propagation="independent") as other:
                     (await other.get_one(Account, 1)).owner = f"by {ours.__name__}"
         assert type(caught.value) is ours
     sessions = watch(async_sessionmaker(async_engine))

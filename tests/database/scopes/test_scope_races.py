@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy import Engine, create_engine, event, select
 from sqlalchemy.orm import Session, sessionmaker
 
-from optilock import lock, unit_of_work, verify, watch
+from optilock import lock, retrying, unit_of_work, verify, watch
 from optilock.dialects import Cause
 from optilock.dialects.transient import cause_of
 from optilock.watched.scopes import transaction
@@ -63,7 +63,9 @@ def double_bookings(
 
             # Adaptive units would lock the scope, and not meet at the second barrier.
             @unit_of_work(
-                sessions, attempts=500, wait_initial=0.001, wait_max=0.02, strategy="optimistic"
+                sessions,
+                retry=retrying(attempts=500, wait_initial=0.001, wait_max=0.02),
+                strategy="optimistic",
             )
             def book(session: Session, hour: int = hour) -> None:
                 nonlocal first
@@ -130,7 +132,7 @@ def deadlocks(sessions: sessionmaker[Session], threads: int, rounds: int, first:
         for round_ in range(first, first + rounds):
             order = (7, 8) if number % 2 else (8, 7)
 
-            @unit_of_work(sessions, attempts=100, wait_initial=0.001)
+            @unit_of_work(sessions, retry=retrying(attempts=100, wait_initial=0.001))
             def move(session: Session, round_: int = round_, order: Any = order) -> None:
                 for room in order:
                     key = 1000 * round_ + 10 * number + room

@@ -98,7 +98,7 @@ def test_an_async_session_has_the_same_calls(async_engine):
         with pytest.raises(ConcurrencyError):
             async with AsyncUnitOfWork(made) as session:
                 await optilock.asyncio.verify(session, ALL)
-                async with AsyncUnitOfWork(made, independent=True) as other:
+                async with AsyncUnitOfWork(made, propagation="independent") as other:
                     other.add(Booking(id=2))
         await async_engine.dispose()
 

@@ -17,6 +17,7 @@ from optilock import (
     is_transient,
     merge_fields,
     retry,
+    retrying,
     unit_of_work,
 )
 from optilock.errors import MovedByOwnStatement
@@ -76,7 +77,7 @@ WAYS = [by_key, by_another_column, by_an_upsert, by_a_text, by_the_drivers_text,
 def test_it_is_told_as_it_is_and_not_run_again(engine, account, stored, way):
     runs: list[int] = []
 
-    @unit_of_work(engine, strategy="optimistic", on=Exception)
+    @unit_of_work(engine, strategy="optimistic", retry=retrying(on=Exception))
     def work(session: Session) -> None:
         runs.append(1)
         found = session.get_one(Account, 1)
@@ -119,7 +120,7 @@ def test_another_transaction_is_told_as_one(engine, account, other, stored):
     """It has moved the row, and the unit's statement another one, or the same one after it."""
     runs: list[int] = []
 
-    @unit_of_work(engine, strategy="optimistic", wait_initial=0)
+    @unit_of_work(engine, strategy="optimistic", retry=retrying(wait_initial=0))
     def work(session: Session, key: int) -> None:
         found = session.get_one(Account, 1)
         if not runs:

@@ -371,9 +371,9 @@ def test_listeners_of_a_flush_and_units_warn_as_well(engine, account):
     assert len(warned(sessions, edits)) == 1
 
     def in_a_unit(session: Session) -> None:
-        with UnitOfWork(sessions, strict=False, independent=True) as ours:
+        with UnitOfWork(sessions, strict=False, propagation="independent") as ours:
             ours.execute(delete(account))
-        with UnitOfWork(sessions, independent=True) as ours:
+        with UnitOfWork(sessions, propagation="independent") as ours:
             ours.execute(delete(account))
 
     assert len(warned(sessions, in_a_unit)) == 1

@@ -25,6 +25,7 @@ from optilock import (
     Isolation,
     UnitOfWork,
     events,
+    retrying,
     unit_of_work,
 )
 from optilock.errors import CommitOutcomeUnknown, OptilockError
@@ -67,7 +68,7 @@ def run(engine: Engine, body: Do = add, **options: Any) -> int:
         runs.append(1)
         body(session)
 
-    unit_of_work(engine, attempts=4, wait_initial=0, **options)(work)()
+    unit_of_work(engine, retry=retrying(attempts=4, wait_initial=0), **options)(work)()
     return len(runs)
 
 
@@ -178,7 +179,7 @@ def seen_by(engine: Engine, arm: Do) -> Seen:
     heard = events.listen(lambda event: seen.events.append(type(event)), written=False)
     hook = lambda retry: seen.hooks.append(f"{retry.attempt}: {type(retry.error)}")  # noqa: E731
     try:
-        unit_of_work(engine, attempts=2, wait_initial=0, before_retry=hook)(work)()
+        unit_of_work(engine, retry=retrying(attempts=2, wait_initial=0, before_retry=hook))(work)()
     except OptilockError as error:
         raised = type(error), type(error.__cause__)
         seen.notes.extend(getattr(error, "__notes__", ()))
@@ -259,7 +260,7 @@ async def test_every_fault_comes_over_an_async_driver(
     faults = optilock_faults(async_engine)
     runs = []
 
-    @unit_of_work(async_engine, attempts=3, wait_initial=0, strategy="optimistic")
+    @unit_of_work(async_engine, retry=retrying(attempts=3, wait_initial=0), strategy="optimistic")
     async def work(session: AsyncSession) -> None:
         runs.append(1)
         (await session.get_one(Account, 1)).balance += 1

@@ -10,7 +10,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
 from sqlalchemy.orm import Session, sessionmaker
 
-from optilock import ConcurrencyError, UnitOfWork, events, lock, unit_of_work, verify
+from optilock import ConcurrencyError, UnitOfWork, events, lock, retrying, unit_of_work, verify
 from optilock.dialects import Cause
 from optilock.dialects.transient import cause_of
 from optilock.testing import count_statements
@@ -34,7 +34,7 @@ def heat(engine, other, sessions):
     def heat(key):
         met = []
 
-        @unit_of_work(sessions, strategy="adaptive", repeat_values="overwrite")
+        @unit_of_work(sessions, strategy="adaptive", retry=retrying(repeat_values="overwrite"))
         def work(session):
             row = session.get_one(Account, key)
             if not met:
@@ -210,7 +210,7 @@ CREATE TRIGGER limits BEFORE UPDATE ON accounts FOR EACH ROW EXECUTE FUNCTION li
     [
         ({"strategy": "adaptive"}, True),
         ({"strategy": "adaptive", "attempts": 1}, False),
-        ({"strategy": "adaptive", "on": ConcurrencyError}, False),
+        ({"strategy": "adaptive", "retry": retrying(on=ConcurrencyError)}, False),
         ({"strategy": "adaptive", "pipelined": True}, True),
         ({"strategy": "pessimistic"}, False),
         ({"strategy": "optimistic"}, False),
@@ -226,7 +226,7 @@ def test_only_who_runs_again_sets_the_limit(options, sets, engine, sessions):
 def test_the_last_attempt_waits(engine, sessions):
     attempts = []
 
-    @unit_of_work(sessions, strategy="adaptive", attempts=2, wait_initial=0)
+    @unit_of_work(sessions, strategy="adaptive", retry=retrying(attempts=2, wait_initial=0))
     def work(session):
         with count_statements(engine) as sent:
             twice(session)

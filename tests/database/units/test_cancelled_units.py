@@ -81,7 +81,7 @@ async def test_a_unit_that_catches_a_timeout_of_a_statement_tells_why_it_cannot_
                     if where == "unit":
                         await session.execute(text("SELECT 2"))
                     else:
-                        async with AsyncUnitOfWork(sessions, savepoint=True) as inner:
+                        async with AsyncUnitOfWork(sessions, propagation="savepoint") as inner:
                             await inner.execute(text("SELECT 2"))
             await session.execute(text("SELECT 3"))
     assert not is_transient(caught.value)
@@ -89,9 +89,9 @@ async def test_a_unit_that_catches_a_timeout_of_a_statement_tells_why_it_cannot_
     await async_engine.dispose()
 
 
-@pytest.mark.parametrize("savepoint", [True, False])
+@pytest.mark.parametrize("propagation", ["savepoint", "join"])
 async def test_an_inner_unit_that_is_cancelled_at_its_end_is_not_called_committed(
-    async_engine, savepoint
+    async_engine, propagation
 ):
     sessions = async_sessionmaker(async_engine)
     task = asyncio.current_task()
@@ -99,7 +99,7 @@ async def test_an_inner_unit_that_is_cancelled_at_its_end_is_not_called_committe
     with pytest.raises(asyncio.CancelledError) as caught:
         async with AsyncUnitOfWork(sessions) as session:
             await session.execute(text("SELECT 1"))
-            async with AsyncUnitOfWork(sessions, savepoint=savepoint):
+            async with AsyncUnitOfWork(sessions, propagation=propagation):
                 asyncio.get_running_loop().call_soon(task.cancel)
                 asyncio.get_running_loop().call_soon(task.uncancel)
     assert "was left to the unit around it" in caught.value.__notes__[0]
@@ -114,7 +114,10 @@ async def test_an_inner_unit_that_is_cancelled_does_not_wait_for_a_row(database,
     sessions = async_sessionmaker(made)
 
     async def work() -> None:
-        async with AsyncUnitOfWork(sessions), AsyncUnitOfWork(sessions, savepoint=True) as inner:
+        async with (
+            AsyncUnitOfWork(sessions),
+            AsyncUnitOfWork(sessions, propagation="savepoint") as inner,
+        ):
             (await inner.get_one(Account, 1)).balance += 1
 
     with engine.connect() as holder:

@@ -23,6 +23,7 @@ from optilock import (
     events,
     is_transient,
     merge_fields,
+    retrying,
     unit_of_work,
     watch,
 )
@@ -170,8 +171,8 @@ BROKEN: dict[str, tuple[dict[str, Any], Any, int]] = {
     "the resolver of a class": ({"on_conflict": {Note: broken}}, None, 1),
     "a policy": ({"on_conflict": per_field(text=broken)}, None, 1),
     "a policy of merge_changes": ({}, merging, 1),
-    "on=": ({"on": broken}, None, 1),
-    "before_retry": ({"before_retry": broken}, None, 1),
+    "on=": ({"retry": retrying(wait_initial=0, on=broken)}, None, 1),
+    "before_retry": ({"retry": retrying(wait_initial=0, before_retry=broken)}, None, 1),
     "a comparison": ({"on_conflict": merge_fields}, comparison, 1),
     "a token": ({}, token, 1),
     "before_flush": ({}, listening("before_flush"), 1),
@@ -219,7 +220,7 @@ def test_it_comes_out_and_nothing_is_stored(engine, stored_note, name):
         pytest.skip("its snapshot shows nothing of what others write")
     work = Work(engine, options, act=act or (lambda session, note: None))
     with pytest.raises(Bug) as caught:
-        unit_of_work(engine, wait_initial=0, **options)(work)()
+        unit_of_work(engine, **{"retry": retrying(wait_initial=0), **options})(work)()
 
     assert is_of_the_program(caught.value)
     assert work.attempts == attempts
@@ -255,7 +256,7 @@ def test_in_a_later_attempt_as_well(engine, stored_note):
 
     work = Work(engine, {})
     with pytest.raises(Bug):
-        unit_of_work(engine, wait_initial=0, on_conflict=resolver)(work)()
+        unit_of_work(engine, retry=retrying(wait_initial=0), on_conflict=resolver)(work)()
     assert (work.attempts, len(asked)) == (2, 2)
     assert stored_note() == ("theirs", 1)
 
@@ -271,7 +272,7 @@ def test_what_comes_after_commit_does_not_store_the_unit_twice(engine, stored_no
 
     attempts: list[int] = []
 
-    @unit_of_work(engine, parts=[After()], on=Exception, wait_initial=0)
+    @unit_of_work(engine, parts=[After()], retry=retrying(on=Exception, wait_initial=0))
     def count(session: Session) -> None:
         attempts.append(1)
         session.get_one(Note, 1).n += 1
@@ -288,7 +289,9 @@ def test_whoever_listens_to_events_has_no_word_in_it(engine, stored_note, caplog
     events.listen(broken)
     try:
         with caplog.at_level(logging.ERROR, "optilock"):
-            unit_of_work(engine, wait_initial=0, repeat_values="overwrite")(Work(engine, {}))()
+            unit_of_work(engine, retry=retrying(wait_initial=0, repeat_values="overwrite"))(
+                Work(engine, {})
+            )()
     finally:
         events.unlisten(broken)
     assert stored_note() == ("ours", 2)
@@ -306,7 +309,7 @@ async def test_in_async_units(async_engine, name):
         session.add(Note(id=1, text="old", n=1))
     work = Work(async_engine.sync_engine, options)
 
-    @unit_of_work(async_engine, wait_initial=0, **options)
+    @unit_of_work(async_engine, **{"retry": retrying(wait_initial=0), **options})
     async def run(session: AsyncSession) -> None:
         await session.run_sync(work)
 

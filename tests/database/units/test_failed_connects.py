@@ -12,7 +12,7 @@ from sqlalchemy import URL, Engine, create_engine, make_url, text
 from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.orm import Session
 
-from optilock import is_transient, retry, unit_of_work
+from optilock import is_transient, retry, retrying, unit_of_work
 from optilock.dialects.transient import commit_outcome_unknown
 
 pytestmark = pytest.mark.engines("postgresql", "mariadb")
@@ -32,7 +32,7 @@ def failing(url: URL, **options: Any) -> tuple[BaseException, int]:
     tries = []
     engine = create_engine(url)
 
-    @unit_of_work(engine, before_retry=tries.append, wait_max=0.1, **options)
+    @unit_of_work(engine, retry=retrying(before_retry=tries.append, wait_max=0.1, **options))
     def unit(session: Session) -> None:
         session.execute(text("SELECT 1"))
 
@@ -117,7 +117,7 @@ def test_a_unit_that_finds_all_connections_taken_is_run_when_one_is_given_back(r
             other.close()
             taken.dispose()
 
-    @unit_of_work(ours, attempts=20, wait_max=0.1, before_retry=give_back)
+    @unit_of_work(ours, retry=retrying(attempts=20, wait_max=0.1, before_retry=give_back))
     def unit(session: Session) -> Any:
         return session.scalar(text("SELECT 42"))
 

@@ -244,7 +244,7 @@ def test_a_conflict_at_commit_is_heard(sessions, heard):
         session.get_one(Thesis, 2).school = "ours"
         session.flush()
         with UnitOfWork(
-            sessions, isolation=Isolation.SERIALIZABLE, independent=True, name="inner"
+            sessions, isolation=Isolation.SERIALIZABLE, propagation="independent", name="inner"
         ) as inner:
             inner.scalars(select(Thesis.school)).all()
             inner.get_one(Paper, 1).title = "theirs"
@@ -316,9 +316,9 @@ def test_a_unit_that_fails_is_heard_with_its_name(sessions, heard):
 def test_a_decorated_function_gives_its_name(sessions, heard):
     """B4: Retry, Committed and Failed have the name of the function, or the one that is given."""
 
-    options: Any = {"strategy": "optimistic", "repeat_values": "overwrite"}
+    again = retrying(wait_initial=0, attempts=2, repeat_values="overwrite")
 
-    @unit_of_work(sessions, wait_initial=0, attempts=2, **options)
+    @unit_of_work(sessions, strategy="optimistic", retry=again)
     def rename(session: Session, times: int) -> None:
         paper = session.get_one(Paper, 1)
         if len(heard) < times:
@@ -398,7 +398,7 @@ def test_a_run_that_ends_between_two_attempts_has_failed(sessions, heard):
 def test_units_that_join_are_a_part_and_fail_with_it(sessions, heard):
     """B4: one event for the transaction, not one for each block in it."""
     with pytest.raises(LookupError), UnitOfWork(sessions, name="outer"):
-        with UnitOfWork(sessions, name="inner", savepoint=True):
+        with UnitOfWork(sessions, name="inner", propagation="savepoint"):
             pass
         with UnitOfWork(sessions, name="inner"):
             raise LookupError

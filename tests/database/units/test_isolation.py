@@ -231,7 +231,7 @@ def test_serializable_prevents_write_skew(sessions):
 
     with pytest.raises((ConcurrencyError, DBAPIError)) as caught, serializable(sessions) as one:
         assert shifts(one, 1) + shifts(one, 2) == 2
-        with serializable(sessions, independent=True) as two:
+        with serializable(sessions, propagation="independent") as two:
             leave(two, 2)
         set_shifts(one, 1, 0)
 

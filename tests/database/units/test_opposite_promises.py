@@ -10,7 +10,7 @@ from sqlalchemy import Column, Integer, MetaData, Table, select
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, sessionmaker
 
-from optilock import UnitOfWork, Versioned, events, unit_of_work, verify
+from optilock import UnitOfWork, Versioned, events, retrying, unit_of_work, verify
 from optilock.dialects import Cause
 from optilock.dialects.transient import cause_of
 from optilock.unit.heat import MEMORY
@@ -97,7 +97,9 @@ def deadlocks(database, store):
 
 def of_strategy(work, strategy):
     def run(sessions, chance):
-        unit_of_work(sessions, strategy=strategy, attempts=50, wait_max=0.1)(work)(chance)
+        unit_of_work(sessions, strategy=strategy, retry=retrying(attempts=50, wait_max=0.1))(work)(
+            chance
+        )
 
     return run
 
@@ -125,7 +127,7 @@ def test_a_unit_looks_only_briefly_at_a_row_that_it_has_missed(engine, store, ot
     begun = []
     with engine.connect() as holder:
 
-        @unit_of_work(sessionmaker(engine), attempts=2, wait_initial=0)
+        @unit_of_work(sessionmaker(engine), retry=retrying(attempts=2, wait_initial=0))
         def book(session):
             begun.append(session)
             holder.rollback()
@@ -168,7 +170,7 @@ def test_a_wait_for_a_row_crowds_only_tables_that_the_process_writes(engine, sto
     with engine.connect() as administrator:
         administrator.execute(select(Settings.id).with_for_update())
 
-        @unit_of_work(sessions, attempts=2, wait_initial=0)
+        @unit_of_work(sessions, retry=retrying(attempts=2, wait_initial=0))
         def book(session):
             begun.append(session)
             if len(begun) == 2:

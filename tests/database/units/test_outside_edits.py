@@ -14,7 +14,15 @@ from sqlalchemy import Engine
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker
 from sqlalchemy.orm import Session, sessionmaker
 
-from optilock import AsyncUnitOfWork, ConcurrencyError, UnitOfWork, retry, unit_of_work, watch
+from optilock import (
+    AsyncUnitOfWork,
+    ConcurrencyError,
+    UnitOfWork,
+    retry,
+    retrying,
+    unit_of_work,
+    watch,
+)
 from tests.support.models import Comment, Post
 from tests.support.repeated_cases import Author, Paper
 
@@ -54,7 +62,7 @@ class Save:
             self.obj.body += "+"  # by the function: from what each attempt has
 
     def in_a_unit(self) -> None:
-        unit_of_work(self.engine, wait_initial=0, strategy="optimistic")(self)()
+        unit_of_work(self.engine, retry=retrying(wait_initial=0), strategy="optimistic")(self)()
 
     def in_a_session(self) -> None:
         with watch(sessionmaker(self.engine)).begin() as session:

@@ -20,6 +20,7 @@ from optilock import (
     OptilockError,
     UnitOfWork,
     client_wins,
+    retrying,
     serializable,
     unit_of_work,
 )
@@ -92,7 +93,7 @@ def test_a_unit_of_statements_that_are_prepared_takes_two_trips(account, line, d
 def test_a_second_attempt_is_pipelined_too(account, line, far, other) -> None:
     tries = []
 
-    @unit_of_work(far, pipelined=True, wait_initial=0)
+    @unit_of_work(far, pipelined=True, retry=retrying(wait_initial=0))
     def work(session: Session) -> None:
         rename(session)
         if not tries:
@@ -496,7 +497,7 @@ def test_a_connection_that_the_server_has_ended_before_is_certain(account, far, 
     """And so the unit runs again."""
     tries = []
 
-    @unit_of_work(far, pipelined=True, wait_initial=0)
+    @unit_of_work(far, pipelined=True, retry=retrying(wait_initial=0))
     def work(session: Session) -> None:
         rename(session)
         tries.append(driver_of(session).info.backend_pid)
@@ -553,7 +554,10 @@ def test_a_write_skew_at_the_end_is_a_conflict(account, far) -> None:
         pytest.raises(ConcurrencyError),
         serializable(far, pipelined=True) as one,
         UnitOfWork(
-            sessionmaker(far), isolation=Isolation.SERIALIZABLE, pipelined=True, independent=True
+            sessionmaker(far),
+            isolation=Isolation.SERIALIZABLE,
+            pipelined=True,
+            propagation="independent",
         ) as two,
     ):
         balances = [sum(s.scalars(select(Account.balance)).all()) for s in (one, two)]

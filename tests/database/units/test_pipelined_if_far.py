@@ -248,8 +248,7 @@ OPTIONS: list[dict[str, Any]] = [
     {"verify_reads": True},
     {"strategy": "pessimistic"},
     {"strategy": "adaptive"},
-    {"require_conditions": False},
-    {"independent": True, "strict": True},
+    {"propagation": "independent", "strict": True},
 ]
 
 
@@ -351,7 +350,7 @@ def test_a_retry_takes_no_trip_more_than_a_plain_one(account, line, made, other,
         forget_hot_rows()
         tries: list[Session] = []
 
-        @unit_of_work(made, pipelined=pipelined, wait_initial=0)
+        @unit_of_work(made, pipelined=pipelined, retry=retrying(wait_initial=0))
         def work(session: Session, tries: list[Session] = tries) -> None:
             session.get_one(Account, 1).balance += 1
             if not tries:
@@ -451,7 +450,7 @@ def test_a_lost_commit_is_an_unknown_outcome(account, cut, seconds, passes) -> N
     set_trip_time(engine, seconds)
     runs = []
 
-    @unit_of_work(engine, pipelined="auto", wait_initial=0)
+    @unit_of_work(engine, pipelined="auto", retry=retrying(wait_initial=0))
     def work(session: Session) -> None:
         runs.append(session)
         rename(session)
@@ -486,7 +485,7 @@ def test_with_exactly_once_it_is_found_out(account, cut, stored) -> None:
     set_trip_time(engine, AWAY)
     runs = []
 
-    @unit_of_work(engine, pipelined="auto", exactly_once=True, wait_initial=0)
+    @unit_of_work(engine, pipelined="auto", exactly_once=True, retry=retrying(wait_initial=0))
     def work(session: Session) -> None:
         session.get_one(Account, 1).balance += 1
         if not runs:

@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import Engine, create_engine, event, text
 from sqlalchemy.orm import Session, sessionmaker
 
-from optilock import ConcurrencyError, UnitOfWork, expect, unit_of_work, verify
+from optilock import ConcurrencyError, UnitOfWork, expect, retrying, unit_of_work, verify
 from optilock.errors import CommitOutcomeUnknown
 from optilock.testing import Wire, count_statements, wire
 from tests.engines import Target
@@ -138,7 +138,7 @@ def conflict_on(engine: Engine, key: int) -> None:
     """Make the row hot, and no other."""
     tries = []
 
-    @unit_of_work(engine, strategy="adaptive", wait_initial=0)
+    @unit_of_work(engine, strategy="adaptive", retry=retrying(wait_initial=0))
     def conflict(session: Session) -> None:
         row = session.get_one(Account, key)
         if not tries:

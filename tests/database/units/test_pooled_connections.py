@@ -20,7 +20,16 @@ from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_asyn
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sessionmaker
 from sqlalchemy.orm.exc import StaleDataError
 
-from optilock import Isolation, UnitOfWork, Versioned, is_transient, retry, unit_of_work, watch
+from optilock import (
+    Isolation,
+    UnitOfWork,
+    Versioned,
+    is_transient,
+    retry,
+    retrying,
+    unit_of_work,
+    watch,
+)
 from optilock.asyncio import AsyncUnitOfWork
 from optilock.errors import CommitOutcomeUnknown, ConcurrencyError, NotCommitted
 from optilock.resolvers import Resolution
@@ -116,7 +125,7 @@ def test_a_rollback_that_finds_no_server_hides_no_error(database, meters, how):
                 kill(meters, [cursor.fetchone()[0]])
             cursor.close()
 
-    @unit_of_work(sessions, attempts=2, wait_initial=0)
+    @unit_of_work(sessions, retry=retrying(attempts=2, wait_initial=0))
     def write(session: Session) -> None:
         runs.append(1)
         if how == "statement":
@@ -157,7 +166,7 @@ def test_a_unit_that_gets_a_dead_connection_is_run_again_at_any_level(
     engine = dead_pool(database, meters)
     runs = []
 
-    @unit_of_work(engine, attempts=2, isolation=level, wait_initial=0, **options)
+    @unit_of_work(engine, retry=retrying(attempts=2, wait_initial=0), isolation=level, **options)
     def read_or_write(session: Session) -> None:
         runs.append(1)
         meter = session.get_one(Meter, 1)
@@ -180,7 +189,7 @@ def test_a_unit_with_fewer_round_trips_is_run_again_too(database, meters, option
     engine = dead_pool(database, meters)
     runs = []
 
-    @unit_of_work(engine, attempts=2, wait_initial=0, **options)
+    @unit_of_work(engine, retry=retrying(attempts=2, wait_initial=0), **options)
     def write(session: Session) -> None:
         runs.append(1)
         session.get_one(Meter, 1).count += 1
@@ -197,7 +206,7 @@ def test_the_level_may_be_the_applications_own(database, meters):
     at_level = engine.execution_options(isolation_level="SERIALIZABLE")
     runs = []
 
-    @unit_of_work(at_level, attempts=2, wait_initial=0)
+    @unit_of_work(at_level, retry=retrying(attempts=2, wait_initial=0))
     def write(session: Session) -> None:
         runs.append(1)
         session.get_one(Meter, 1).count += 1
@@ -214,7 +223,7 @@ def test_a_commit_that_gets_no_answer_stays_unknown_at_any_level(database, meter
         engine = create_engine(database.url, pool_size=1, **database.options)
         runs = []
 
-        @unit_of_work(engine, attempts=3, isolation=level, wait_initial=0)
+        @unit_of_work(engine, retry=retrying(attempts=3, wait_initial=0), isolation=level)
         def write(session: Session) -> None:
             runs.append(1)  # noqa: B023
             session.get_one(Meter, 1).count += 1
@@ -239,7 +248,7 @@ def test_a_connection_lost_while_a_result_is_read_is_lost_before_commit(database
         connection.execute(table.insert(), rows)
     runs = []
 
-    @unit_of_work(engine, attempts=2, wait_initial=0)
+    @unit_of_work(engine, retry=retrying(attempts=2, wait_initial=0))
     def read(session: Session) -> int:
         runs.append(1)
         driver: Any = session.connection().connection.driver_connection
@@ -283,7 +292,7 @@ def test_an_async_function_is_run_again_when_its_stream_breaks_off(
             async with AsyncSession(engine) as session:
                 return await read(session)
 
-        in_unit = unit_of_work(engine, attempts=2, wait_initial=0)(read)
+        in_unit = unit_of_work(engine, retry=retrying(attempts=2, wait_initial=0))(read)
         assert await (in_unit() if how == "unit" else read_in_session()) == 5_000
         await engine.dispose()
 
@@ -345,7 +354,9 @@ def test_a_transaction_that_was_kept_and_lost_hides_no_error(database, meters, e
     attempts = 1 if error == "conflict" else 2
 
     @unit_of_work(
-        engine, attempts=attempts, before_retry=before_retry, on_conflict=resolve, wait_initial=0
+        engine,
+        retry=retrying(attempts=attempts, before_retry=before_retry, wait_initial=0),
+        on_conflict=resolve,
     )
     def edit(session: Session) -> None:
         meter = session.get_one(Meter, 1)
@@ -385,7 +396,9 @@ def test_async_units_are_run_again_too(async_database, async_meters, level):
             await one.close()
         kill(async_meters, numbers)
 
-        @unit_of_work(async_sessionmaker(engine), attempts=2, isolation=level, wait_initial=0)
+        @unit_of_work(
+            async_sessionmaker(engine), retry=retrying(attempts=2, wait_initial=0), isolation=level
+        )
         async def write(session: AsyncSession) -> None:
             runs.append(1)
             (await session.get_one(Meter, 1)).count += 1
@@ -408,8 +421,10 @@ def alter(engine: Engine) -> None:
         connection.exec_driver_sql("ALTER TABLE pooled_meters ALTER COLUMN count TYPE BIGINT")
 
 
-def ticking(engine: Engine, **options: Any) -> Callable[[], None]:
-    @unit_of_work(watch(sessionmaker(engine)), wait_initial=0, **options)
+def ticking(engine: Engine, attempts: int, **options: Any) -> Callable[[], None]:
+    @unit_of_work(
+        watch(sessionmaker(engine)), retry=retrying(wait_initial=0, attempts=attempts), **options
+    )
     def tick(session: Session) -> None:
         session.get_one(Meter, 1).count += 1
 
@@ -479,7 +494,7 @@ def test_async_units_are_run_again_after_it_too(async_database, async_meters):
     async def test() -> None:
         engine = create_async_engine(async_database.async_url, pool_size=1)
 
-        @unit_of_work(async_sessionmaker(engine), attempts=2, wait_initial=0)
+        @unit_of_work(async_sessionmaker(engine), retry=retrying(attempts=2, wait_initial=0))
         async def tick(session: AsyncSession) -> None:
             (await session.get_one(Meter, 1)).count += 1
 
@@ -499,7 +514,9 @@ def test_a_unit_is_run_again_when_its_snapshot_is_older_than_the_table(database,
     engine = create_engine(database.url)
     runs = []
 
-    @unit_of_work(engine, attempts=2, isolation=Isolation.REPEATABLE_READ, wait_initial=0)
+    @unit_of_work(
+        engine, retry=retrying(attempts=2, wait_initial=0), isolation=Isolation.REPEATABLE_READ
+    )
     def read(session: Session) -> None:
         runs.append(1)
         session.execute(text("SELECT 1 FROM information_schema.tables LIMIT 1"))
@@ -544,7 +561,10 @@ def without_a_savepoint(session: Session, lost: Callable[[], None]) -> None:
 
 
 def while_an_inner_unit_is_undone(session: Session, lost: Callable[[], None]) -> None:
-    with suppress(LookupError), UnitOfWork(session.info["engine"], savepoint=True) as inner:
+    with (
+        suppress(LookupError),
+        UnitOfWork(session.info["engine"], propagation="savepoint") as inner,
+    ):
         assert inner is session
         inner.get_one(Meter, 2).count += 1
         inner.flush()
@@ -553,7 +573,7 @@ def while_an_inner_unit_is_undone(session: Session, lost: Callable[[], None]) ->
 
 
 def in_an_inner_unit(session: Session, lost: Callable[[], None]) -> None:
-    for options in ({"savepoint": True}, {}):
+    for options in ({"propagation": "savepoint"}, {}):
         with (
             suppress(DBAPIError, PendingRollbackError),
             UnitOfWork(session.info["engine"], **options) as inner,
@@ -588,7 +608,10 @@ def test_a_lost_connection_that_the_program_has_caught_is_still_what_ends_the_un
     engine = create_engine(database.url, pool_size=1, **database.options)
     errors: list[BaseException] = []
 
-    @unit_of_work(engine, attempts=2, wait_initial=0, before_retry=lambda e: errors.append(e.error))
+    @unit_of_work(
+        engine,
+        retry=retrying(attempts=2, wait_initial=0, before_retry=lambda e: errors.append(e.error)),
+    )
     def edit(session: Session) -> None:
         session.info["engine"] = engine
         session.get_one(Meter, 1).count += 1
@@ -622,12 +645,15 @@ def test_an_async_unit_is_ended_by_the_lost_connection_too(async_database, async
         sessions = async_sessionmaker(engine)
 
         @unit_of_work(
-            sessions, attempts=2, wait_initial=0, before_retry=lambda e: errors.append(e.error)
+            sessions,
+            retry=retrying(
+                attempts=2, wait_initial=0, before_retry=lambda e: errors.append(e.error)
+            ),
         )
         async def edit(session: AsyncSession) -> None:
             (await session.get_one(Meter, 1)).count += 1
             with suppress(LookupError):
-                async with AsyncUnitOfWork(sessions, savepoint=True) as inner:
+                async with AsyncUnitOfWork(sessions, propagation="savepoint") as inner:
                     (await inner.get_one(Meter, 2)).count += 1
                     await inner.flush()
                     if not errors:

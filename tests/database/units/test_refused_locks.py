@@ -93,7 +93,7 @@ def reads_only(database, stored_rows):
 
 @pytest.mark.engines("postgresql")
 @pytest.mark.parametrize(("read", "identity"), [(balance, (1,)), (by_query, None)])
-@pytest.mark.parametrize("options", [{}, {"on": ConcurrencyError}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"retry": retrying(on=ConcurrencyError)}], ids=["", "on="])
 def test_who_may_not_write_the_table_reads_it_without_a_lock(
     may_read, retried, read, identity, options
 ):

@@ -15,6 +15,7 @@ from optilock import (
     events,
     is_transient,
     lock,
+    retrying,
     touch,
     unit_of_work,
     verify,
@@ -137,7 +138,7 @@ def test_a_pipelined_unit_locks_in_another_transaction(
         if len(seen) == 1:
             other(Account, 1, balance=100)
         else:
-            with UnitOfWork(sessions, independent=True) as waiting:
+            with UnitOfWork(sessions, propagation="independent") as waiting:
                 skipped.append(not lock(waiting.get_one(Account, 1), skip_locked=True))
         account.balance += 1
 
@@ -148,7 +149,7 @@ def test_a_pipelined_unit_locks_in_another_transaction(
 
 
 def test_an_optimistic_unit_begins_another_transaction(meets):
-    assert meets(nothing, strategy="optimistic", wait_initial=0) == TWO
+    assert meets(nothing, strategy="optimistic", retry=retrying(wait_initial=0)) == TWO
 
 
 def test_who_has_sent_very_many_queries_begins_another_transaction(meets):
@@ -349,7 +350,11 @@ def test_listeners_notes_and_promises_of_the_first_attempt_are_gone(meets, newes
 
 
 def test_the_transaction_is_rolled_back_if_no_attempt_follows(meets, newest, sessions, stored):
-    for options in ({"attempts": 1}, {"on": KeyError}, {"deadline": 0}):
+    for options in (
+        {"attempts": 1},
+        {"retry": retrying(on=KeyError)},
+        {"retry": retrying(deadline=0)},
+    ):
         with sessions.begin() as session:
             session.get_one(Account, 1).balance = 10
         MEMORY.forget()
@@ -396,7 +401,12 @@ class Impatient(Part):
 def test_a_row_that_somebody_holds_for_ever_ends_in_the_last_error(sessions, watched):
     tried = []
 
-    @unit_of_work(sessions, strategy="pessimistic", attempts=1000, deadline=4, parts=[Impatient()])
+    @unit_of_work(
+        sessions,
+        strategy="pessimistic",
+        retry=retrying(attempts=1000, deadline=4),
+        parts=[Impatient()],
+    )
     def work(session):
         tried.append(session)
         session.get_one(Account, 1).balance += 1

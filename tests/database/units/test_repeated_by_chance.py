@@ -16,7 +16,15 @@ import pytest
 from sqlalchemy import Engine, delete, insert
 from sqlalchemy.orm import Session, sessionmaker
 
-from optilock import ConcurrencyError, WouldOverwrite, merge_fields, retry, unit_of_work, watch
+from optilock import (
+    ConcurrencyError,
+    WouldOverwrite,
+    merge_fields,
+    retry,
+    retrying,
+    unit_of_work,
+    watch,
+)
 from tests.support.repeated_cases import Again, Fields, again_or_transient
 
 pytestmark = pytest.mark.engines("sqlite-wal", "postgresql", "mariadb", "mariadb-snapshot")
@@ -52,8 +60,11 @@ class Trial:
         return "stored"
 
     def in_a_unit(self) -> None:
-        options = self.options() | {"strategy": "optimistic"}  # others write in the same thread
-        unit_of_work(self.engine, on_conflict=merge_fields, **options)(self.attempt)()
+        again = retrying(**self.options())  # optimistic: others write in the same thread
+        unit = unit_of_work(
+            self.engine, on_conflict=merge_fields, strategy="optimistic", retry=again
+        )
+        unit(self.attempt)()
 
     def in_a_session(self) -> None:
         sessions = watch(sessionmaker(self.engine), on_conflict=merge_fields)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import pickle
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -133,7 +132,7 @@ def test_what_is_wanted_again(engine, world, stored, name, mode):
     """A1: refused unless the row's resolver, or ``repeat_values``, stores it."""
     case = CASES[name]
     world.settles = mode in ("resolver", "overwrite")
-    run = unit_of_work(engine, **options_of(case, mode))(attempted(world, case))
+    run = unit_of_work(engine, **in_one(options_of(case, mode)))(attempted(world, case))
     check(run, case, outcome_of(case, mode), stored)
     assert world.attempts == 2
 
@@ -142,7 +141,7 @@ def test_what_is_wanted_again(engine, world, stored, name, mode):
 
 
 def a_decorated_function(engine: Engine, options: Options, attempt: Attempt) -> Run:
-    return unit_of_work(engine, **options)(attempt)
+    return unit_of_work(engine, **in_one(options))(attempt)
 
 
 def a_loop(engine: Engine, options: Options, attempt: Attempt) -> Run:
@@ -209,7 +208,7 @@ def a_retry_in_a_retry(engine: Engine, options: Options, attempt: Attempt) -> Ru
 
 
 def an_inner_unit(engine: Engine, options: Options, attempt: Attempt) -> Run:
-    @unit_of_work(engine, **options)
+    @unit_of_work(engine, **in_one(options))
     def run(session: Session) -> None:
         unit_of_work(engine)(attempt)()
 
@@ -217,9 +216,9 @@ def an_inner_unit(engine: Engine, options: Options, attempt: Attempt) -> Run:
 
 
 def a_savepoint(engine: Engine, options: Options, attempt: Attempt) -> Run:
-    @unit_of_work(engine, **options)
+    @unit_of_work(engine, **in_one(options))
     def run(session: Session) -> None:
-        with UnitOfWork(engine, savepoint=True) as inner:
+        with UnitOfWork(engine, propagation="savepoint") as inner:
             attempt(inner)
 
     return run
@@ -228,7 +227,7 @@ def a_savepoint(engine: Engine, options: Options, attempt: Attempt) -> Run:
 def a_disposed_engine(engine: Engine, options: Options, attempt: Attempt) -> Run:
     """It locks nothing, so that no connection is held between attempts and lost with its pool."""
     options = {**options, "before_retry": lambda event: engine.dispose(), "strategy": "optimistic"}
-    return unit_of_work(engine, **options)(attempt)
+    return unit_of_work(engine, **in_one(options))(attempt)
 
 
 def a_thread_of_the_attempt(engine: Engine, options: Options, attempt: Attempt) -> Run:
@@ -247,7 +246,10 @@ def a_thread_of_the_attempt(engine: Engine, options: Options, attempt: Attempt) 
 
 
 def with_option(**given: Any) -> Way:
-    return lambda engine, options, attempt: unit_of_work(engine, **options, **given)(attempt)
+    def run(engine: Engine, options: Options, attempt: Attempt) -> Run:
+        return unit_of_work(engine, **in_one(options), **given)(attempt)
+
+    return run
 
 
 WAYS: dict[str, Way] = {
@@ -270,9 +272,15 @@ WAYS: dict[str, Way] = {
 }
 
 
+def in_one(options: Options) -> Options:
+    """The options of a function that is retry and unit in one."""
+    of_retry, of_unit = apart(options)
+    return {"retry": retrying(**of_retry), **of_unit}
+
+
 def apart(options: Options) -> tuple[Options, Options]:
     """The options of a retry, and those of a unit."""
-    of_unit = {k: v for k, v in options.items() if k in ("on_conflict", "on_delete")}
+    of_unit = {k: v for k, v in options.items() if k in ("on_conflict", "on_delete", "strategy")}
     return {k: v for k, v in options.items() if k not in of_unit}, of_unit
 
 
@@ -360,7 +368,7 @@ async def test_in_async_code(async_engine, mode, name, way):
 
 
 def an_async_unit(engine: Any, options: Options, in_session: Any) -> Any:
-    return unit_of_work(engine, **options)(in_session)
+    return unit_of_work(engine, **in_one(options))(in_session)
 
 
 def an_async_session(engine: Any, options: Options, in_session: Any) -> Any:
@@ -388,7 +396,7 @@ async def test_an_async_resolver_is_asked_about_a_repeated_value_as_well(async_e
     world = await AsyncWorld.on(async_engine)
     attempt = attempted(world, CASES["the same column"])
 
-    @unit_of_work(async_engine, on_conflict=resolver, wait_initial=0)
+    @unit_of_work(async_engine, on_conflict=resolver, retry=retrying(wait_initial=0))
     async def run(session: AsyncSession) -> None:
         await session.run_sync(attempt)
 
@@ -420,7 +428,9 @@ def test_it_is_final(engine, world, on):
 
     @retry(on=on, wait_initial=0)
     def outer() -> None:
-        unit_of_work(engine, on_conflict=merge_fields, on=on, wait_initial=0)(attempt)()
+        unit_of_work(engine, on_conflict=merge_fields, retry=retrying(on=on, wait_initial=0))(
+            attempt
+        )()
 
     error = fails_with(outer)
     assert world.attempts == 2
@@ -472,7 +482,9 @@ def test_what_the_attempt_itself_has_committed_is_its_own(engine, world, stored)
 def test_a_third_attempt_knows_what_the_second_wanted(engine, world, stored):
     """A1: others write between attempts 2 and 3, of which attempt 1 knows nothing."""
 
-    @unit_of_work(engine, on_conflict=merge_fields, on=again_or_transient, wait_initial=0)
+    @unit_of_work(
+        engine, on_conflict=merge_fields, retry=retrying(on=again_or_transient, wait_initial=0)
+    )
     def run(session: Session) -> None:
         world.attempts += 1
         if world.attempts == 3:
@@ -491,7 +503,9 @@ def test_a_third_attempt_knows_what_the_second_wanted(engine, world, stored):
 def test_a_third_attempt_knows_what_the_first_wanted(engine, world, stored):
     """A1: attempt 2 has written another column of the row, and left this one alone."""
 
-    @unit_of_work(engine, on_conflict=merge_fields, on=again_or_transient, wait_initial=0)
+    @unit_of_work(
+        engine, on_conflict=merge_fields, retry=retrying(on=again_or_transient, wait_initial=0)
+    )
     def run(session: Session) -> None:
         world.attempts += 1
         page = session.get_one(Paper, 1)
@@ -532,7 +546,9 @@ def test_who_names_the_version_has_seen_it(engine, world, stored):
     """A1: ``expect()`` of the version that attempt 2 reads says that its author knows it."""
     tags = [1, 2]
 
-    @unit_of_work(engine, on=again_or_transient, on_conflict=merge_fields, wait_initial=0)
+    @unit_of_work(
+        engine, retry=retrying(on=again_or_transient, wait_initial=0), on_conflict=merge_fields
+    )
     def run(session: Session) -> None:
         world.attempts += 1
         page = session.get_one(Paper, 1)
@@ -556,7 +572,7 @@ def signed(engine, store, other):
     def run(factory: Any, edit: Callable[[Signed], None], **theirs: Any) -> int:
         runs: list[int] = []
 
-        @unit_of_work(factory, wait_initial=0, strategy="optimistic")
+        @unit_of_work(factory, retry=retrying(wait_initial=0), strategy="optimistic")
         def work(session: Session) -> None:
             row = session.get_one(Signed, 1)
             if not runs:
@@ -651,7 +667,8 @@ def test_clients_get_409_with_the_three_values(engine, world, monkeypatch):
     """A1: as of any other conflict that no tag was sent for."""
     monkeypatch.setattr(Paper, "__problem_fields__", ("body",), raising=False)
     case = CASES["the same column"]
-    error = fails_with(unit_of_work(engine, **options_of(case, "resolver"))(attempted(world, case)))
+    run = unit_of_work(engine, **in_one(options_of(case, "resolver")))(attempted(world, case))
+    error = fails_with(run)
     problem = problem_of(error)
     assert problem is not None
     assert problem.status == 409
@@ -663,12 +680,12 @@ def test_clients_get_409_with_the_three_values(engine, world, monkeypatch):
 
 @pytest.mark.parametrize("value", ["ask", True, 0, ""], ids=told)
 def test_what_is_no_choice_is_refused_at_once(value):
-    """A1: by all three forms, before anything runs."""
-    for make in (retry, retrying, functools.partial(unit_of_work, create_engine("sqlite://"))):
+    """A1: by both forms, before anything runs."""
+    for make in (retry, retrying):
         with pytest.raises(ConfigurationError, match="repeat_values"):
             make(repeat_values=value)
-    block = unit_of_work(create_engine("sqlite://"), repeat_values="refuse")
-    with pytest.raises(ConfigurationError, match="repeat_values"), block:
+    block = unit_of_work(create_engine("sqlite://"), retry=retrying(repeat_values="refuse"))
+    with pytest.raises(ConfigurationError, match="has an option of a retry"), block:
         pass
 
 
@@ -685,10 +702,12 @@ def test_whatever_the_token_is(engine, tables, stored, model, moment):
     attempts = []
 
     def others() -> None:
-        with UnitOfWork(engine, independent=True) as session:
+        with UnitOfWork(engine, propagation="independent") as session:
             session.get_one(model, 1).text = "theirs"
 
-    @unit_of_work(engine, on_conflict=merge_fields, on=again_or_transient, wait_initial=0)
+    @unit_of_work(
+        engine, on_conflict=merge_fields, retry=retrying(on=again_or_transient, wait_initial=0)
+    )
     def run(session: Session) -> None:
         attempts.append(1)
         if len(attempts) == 2 and moment != "in attempt 1":
@@ -717,7 +736,9 @@ def test_a_column_that_is_set_without_being_read(engine, store, other, stored, m
     store(Long(id=1, text="old", n=1))
     attempts = []
 
-    @unit_of_work(engine, on_conflict=merge_fields, on=again_or_transient, wait_initial=0)
+    @unit_of_work(
+        engine, on_conflict=merge_fields, retry=retrying(on=again_or_transient, wait_initial=0)
+    )
     def run(session: Session) -> None:
         attempts.append(1)
         if len(attempts) == 2 and moment == "between":
@@ -744,7 +765,7 @@ def test_an_orphan_is_a_delete_like_any_other(engine, store, other, stored):
     store(Post(id=1, title="a", comments=[Comment(id=1, text="old")]))
     attempts = []
 
-    @unit_of_work(engine, on_conflict=merge_fields, wait_initial=0)
+    @unit_of_work(engine, on_conflict=merge_fields, retry=retrying(wait_initial=0))
     def run(session: Session) -> None:
         attempts.append(1)
         post = session.get_one(Post, 1)
@@ -762,7 +783,7 @@ def test_both_tables_of_a_joined_row(engine, store, other, stored):
     store(Dog(id=1, name="old", tricks="sit"))
     attempts = []
 
-    @unit_of_work(engine, on_conflict=merge_fields, wait_initial=0)
+    @unit_of_work(engine, on_conflict=merge_fields, retry=retrying(wait_initial=0))
     def run(session: Session) -> None:
         attempts.append(1)
         dog = session.get_one(Animal, 1)

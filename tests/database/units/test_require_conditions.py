@@ -1,10 +1,11 @@
-"""``require_conditions=True``: no stored row is changed unless its version was demanded."""
+"""``require_conditions(session)``: no stored row is changed unless its version was demanded."""
 
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Unpack
 
 import pytest
 from sqlalchemy import Engine, ForeignKey, delete, event, select, text, update
@@ -32,6 +33,7 @@ from optilock.preconditions import merge_changes, overwrite
 from optilock.preconditions.entity_tags import ETags
 from optilock.preconditions.signed_values import sign_seen
 from optilock.testing import count_statements
+from optilock.unit import UnitOptions, require_conditions
 from tests.support.models import Account, Base, key
 from tests.support.two_writers import Do
 
@@ -74,8 +76,10 @@ def rows(store: Do) -> None:
     )
 
 
-def unit(engine: Engine) -> UnitOfWork[Session]:
-    return UnitOfWork(engine, require_conditions=True)
+@contextmanager
+def unit(engine: Engine, **options: Unpack[UnitOptions]) -> Iterator[Session]:
+    with unit_of_work(engine, **options) as session:
+        yield require_conditions(session)
 
 
 def edit(session: Session) -> Account:
@@ -267,7 +271,7 @@ def test_a_row_that_was_overwritten_by_name_is_settled(
     """A10: on_conflict says what happens after the condition, and is none itself."""
     with (
         pytest.raises(PreconditionRequired),
-        UnitOfWork(engine, require_conditions=True, on_conflict=client_wins) as session,
+        unit(engine, on_conflict=client_wins) as session,
     ):
         edit(session)
 
@@ -337,22 +341,21 @@ def test_a_request_with_a_condition_for_another_row_is_a_fault_of_the_program(
         edit(session)
 
 
-def test_it_is_an_option_of_decorated_functions_and_of_a_unit_around(
+def test_a_decorated_function_and_a_unit_that_joins_can_require_them(
     rows: None, engine: Engine
 ) -> None:
-    """A10: a unit that joins cannot have what the one around it has not."""
+    """A10: in a unit that joins, for the unit around it as well."""
     sessions = sessionmaker(engine)
 
-    @unit_of_work(sessions, require_conditions=True)
+    @unit_of_work(sessions)
     def work(session: Session) -> None:
+        require_conditions(session)
         edit(session)
 
     with pytest.raises(PreconditionRequired):
         work()
-    with pytest.raises(ConfigurationError, match="require_conditions"), UnitOfWork(sessions):
+    with pytest.raises(PreconditionRequired), UnitOfWork(sessions):
         work()
-    with pytest.raises(ConfigurationError, match="require_conditions='yes'"):
-        UnitOfWork(sessions, require_conditions="yes")  # type: ignore[call-overload]
 
 
 @pytest.mark.anyio
@@ -363,9 +366,11 @@ async def test_an_async_unit_has_it_too(async_engine: AsyncEngine) -> None:
     async with AsyncUnitOfWork(async_sessionmaker(async_engine)) as session:
         session.add(Account(id=1))
     with pytest.raises(PreconditionRequired):
-        async with AsyncUnitOfWork(async_engine, require_conditions=True) as session:
+        async with AsyncUnitOfWork(async_engine) as session:
+            require_conditions(session)
             (await session.get_one(Account, 1)).owner = "new"
-    async with AsyncUnitOfWork(async_engine, require_conditions=True) as session:
+    async with AsyncUnitOfWork(async_engine) as session:
+        require_conditions(session)
         account = await session.get_one(Account, 1)
         expect(account, 1)
         account.owner = "new"
@@ -380,13 +385,14 @@ def test_the_condition_of_a_request_meets_writes_that_go_along_with_commit(
     """A10: they do not go along with it then; and where it was compared they do."""
     with Session(engine) as session:
         tag = etag_of(session.get_one(Account, 1))
-    for pipelined in ({"pipelined": True}, {"pipelined": True, "require_conditions": True}):
+    for require in (require_conditions, lambda session: session):
         with (
             serving("PUT", {"If-Match": tag}),
             pytest.raises(ConditionNotCompared),
-            UnitOfWork(engine, **pipelined) as session,  # type: ignore[call-overload]
+            UnitOfWork(engine, pipelined=True) as session,
             session.no_autoflush,
         ):
+            require(session)
             for n in range(1, many + 1):
                 session.get_one(Account, n).owner = "new"
     assert [stored(Account, n)["owner"] for n in (1, 2)] == ["Ada", "Bob"]

@@ -16,7 +16,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
-from optilock import ConcurrencyError, UnitOfWork, unit_of_work, watch
+from optilock import ConcurrencyError, UnitOfWork, retrying, unit_of_work, watch
 from optilock.errors import SelfDeadlock
 from optilock.tables.names import commit_tokens
 from optilock.testing import count_statements
@@ -69,7 +69,7 @@ def locking(sent):
 
 
 def in_a_unit(engine):
-    @unit_of_work(sessionmaker(engine), independent=True)
+    @unit_of_work(sessionmaker(engine), propagation="independent")
     def note(session):
         session.execute(NOTE)
 
@@ -124,7 +124,9 @@ def test_the_unit_does_without_the_lock_from_the_first_time_on(
     way, patient, sessions, retried, stored
 ):
     heat(patient)
-    work = working(sessions, WAYS[way], patient, on=OSError)  # whatever is run again otherwise
+    work = working(
+        sessions, WAYS[way], patient, retry=retrying(on=OSError)
+    )  # whatever is run again otherwise
     work()
     (error,) = retried
     assert isinstance(error, SelfDeadlock)
@@ -377,12 +379,14 @@ def by_itself(engine):
 
 
 def with_a_key(engine):
-    with UnitOfWork(sessionmaker(engine), exactly_once=str(uuid4()), independent=True) as session:
+    with UnitOfWork(
+        sessionmaker(engine), exactly_once=str(uuid4()), propagation="independent"
+    ) as session:
         session.execute(NOTE)
 
 
 def in_a_pipeline(engine):
-    with UnitOfWork(sessionmaker(engine), pipelined="auto", independent=True) as session:
+    with UnitOfWork(sessionmaker(engine), pipelined="auto", propagation="independent") as session:
         session.execute(NOTE)
 
 

@@ -65,7 +65,7 @@ def in_an_independent_unit(engine: Engine) -> None:
     """Inside of another one, which has read before."""
     with UnitOfWork(engine, read_only=True) as session:
         session.get_one(Account, 2)
-        with UnitOfWork(engine, independent=True) as inner:
+        with UnitOfWork(engine, propagation="independent") as inner:
             add(inner)
 
 

@@ -128,7 +128,7 @@ def test_a_unit_on_its_own_inside_of_another_one_waits_for_none_of_its_rows(sess
     """The inner unit would wait for ever for the row that the outer one has written."""
     heat(sessions, Account, (1,))
 
-    @unit_of_work(sessions, independent=True)
+    @unit_of_work(sessions, propagation="independent")
     def look(session):
         return session.get_one(Account, 1).balance
 
@@ -208,7 +208,7 @@ def test_a_reader_that_conflicts_locks_again(sessions, other, locks):
     heat(sessions, Account, (1,))
     begun = []
 
-    @unit_of_work(sessions, wait_initial=0)
+    @unit_of_work(sessions, retry=retrying(wait_initial=0))
     def look(session):
         account = session.get_one(Account, 1)
         begun.append(account)
@@ -276,7 +276,7 @@ def test_somebody_else_waits_for_a_row_that_was_read(sessions):
     heat(sessions, Account, (1,))
     with UnitOfWork(sessions, strategy="adaptive") as session:
         session.get_one(Account, 1)
-        with UnitOfWork(sessions, independent=True) as other:
+        with UnitOfWork(sessions, propagation="independent") as other:
             assert not lock(other.get_one(Account, 1), skip_locked=True)
             assert lock(other.get_one(Account, 2), skip_locked=True)
 

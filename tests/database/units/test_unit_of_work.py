@@ -289,7 +289,10 @@ def test_an_inner_unit_joins_the_outer_one_and_commits_nothing(sessions):
 
 def test_an_inner_error_that_was_caught_outside_dooms_the_outer_unit(sessions):
     error = KeyError("inner")
-    with pytest.raises(OptilockError, match="savepoint=True") as caught, UnitOfWork(sessions) as s:
+    with (
+        pytest.raises(OptilockError, match='propagation="savepoint"') as caught,
+        UnitOfWork(sessions) as s,
+    ):
         s.get_one(Account, 1).balance = 11
         try:
             with UnitOfWork(sessions):
@@ -305,7 +308,7 @@ def test_a_savepoint_undoes_only_the_inner_unit(sessions):
     with UnitOfWork(sessions) as session:
         session.get_one(Account, 1).balance = 11
         try:
-            with UnitOfWork(sessions, savepoint=True) as inner:
+            with UnitOfWork(sessions, propagation="savepoint") as inner:
                 inner.get_one(Account, 2).balance = 21
                 raise KeyError
         except KeyError:
@@ -317,7 +320,7 @@ def test_a_savepoint_undoes_only_the_inner_unit(sessions):
 def test_the_outer_unit_goes_on_after_the_flush_of_a_savepoint_has_failed(sessions):
     with UnitOfWork(sessions) as session:
         session.get_one(Account, 1).balance = 11
-        with pytest.raises(IntegrityError), UnitOfWork(sessions, savepoint=True) as inner:
+        with pytest.raises(IntegrityError), UnitOfWork(sessions, propagation="savepoint") as inner:
             inner.add(Account(id=3, balance=None))  # NOT NULL: found by the flush at its end
         session.add(Account(id=4, balance=40))
 
@@ -328,7 +331,7 @@ def test_a_savepoint_stores_nothing_before_the_outer_unit_commits(sessions):
     """Also on SQLite, where RELEASE commits if nobody has sent a BEGIN."""
     with pytest.raises(KeyError), UnitOfWork(sessions) as session:
         session.get_one(Account, 1)
-        with UnitOfWork(sessions, savepoint=True) as inner:
+        with UnitOfWork(sessions, propagation="savepoint") as inner:
             inner.get_one(Account, 2).balance = 21
         raise KeyError
 
@@ -337,7 +340,7 @@ def test_a_savepoint_stores_nothing_before_the_outer_unit_commits(sessions):
 
 def test_an_independent_unit_commits_on_its_own(sessions):
     with pytest.raises(KeyError), UnitOfWork(sessions) as outer:
-        with UnitOfWork(sessions, independent=True) as other:
+        with UnitOfWork(sessions, propagation="independent") as other:
             assert other is not outer
             other.get_one(Account, 2).balance = 21
         raise KeyError
@@ -418,7 +421,7 @@ def test_a_decorated_function_joins_a_running_unit_and_runs_once(sessions):
 def test_an_independent_function_runs_again_inside_a_running_unit(sessions):
     calls = []
 
-    @unit_of_work(sessions, attempts=3, independent=True, wait_initial=0)
+    @unit_of_work(sessions, retry=retrying(attempts=3, wait_initial=0), propagation="independent")
     def fail(session: Session) -> None:
         calls.append(session)
         raise ConcurrencyError
@@ -607,7 +610,7 @@ def test_an_inner_async_unit_joins_and_a_savepoint_undoes_only_itself(async_engi
                 assert inner is session
                 (await inner.get_one(Account, 1)).balance = 11
             with pytest.raises(KeyError):
-                async with AsyncUnitOfWork(sessions, savepoint=True) as inner:
+                async with AsyncUnitOfWork(sessions, propagation="savepoint") as inner:
                     (await inner.get_one(Account, 2)).balance = 21
                     raise KeyError
         assert await stored_async(sessions) == [11, 20]
@@ -767,7 +770,7 @@ def test_a_savepoint_is_the_border_of_what_a_joined_unit_dooms(sessions, engine,
         return (
             session.begin_nested()
             if nested == "begin_nested"
-            else UnitOfWork(sessions, savepoint=True)
+            else UnitOfWork(sessions, propagation="savepoint")
         )
 
     with UnitOfWork(sessions) as session:
@@ -783,7 +786,7 @@ def test_an_error_that_is_caught_inside_of_the_savepoint_refuses_that_alone(sess
     with UnitOfWork(sessions) as session:
         session.add(Account(id=73, balance=0))
         refused = pytest.raises(OptilockError, match="had joined it failed")
-        with refused, UnitOfWork(sessions, savepoint=True):
+        with refused, UnitOfWork(sessions, propagation="savepoint"):
             session.add(Account(id=74, balance=0))
             with contextlib.suppress(KeyError), UnitOfWork(sessions):
                 raise KeyError

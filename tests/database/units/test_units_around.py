@@ -87,7 +87,11 @@ def test_a_warning_that_is_an_error_leaves_nothing_open(engine):
 
 
 def test_units_that_join_or_say_that_they_are_two_are_not_told(engine):
-    with UnitOfWork(engine), UnitOfWork(engine), UnitOfWork(sessionmaker(engine), independent=True):
+    with (
+        UnitOfWork(engine),
+        UnitOfWork(engine),
+        UnitOfWork(sessionmaker(engine), propagation="independent"),
+    ):
         pass
 
 
@@ -135,7 +139,7 @@ async def test_async_units_are_told_as_well(async_engine, async_database):
                     async with AsyncUnitOfWork(inside):
                         pass
                 assert warned[0].filename == __file__
-            async with AsyncUnitOfWork(second, independent=True):
+            async with AsyncUnitOfWork(second, propagation="independent"):
                 pass
             with told(), UnitOfWork(async_engine.sync_engine):
                 pass

@@ -187,16 +187,16 @@ def test_an_independent_unit_may_change_objects_of_the_unit_around_it(db, engine
     """That unit stores them."""
     with UnitOfWork(db) as session:
         user = session.get_one(User, 1)
-        with UnitOfWork(db, independent=True):
+        with UnitOfWork(db, propagation="independent"):
             user.name = "Grace"
     assert names(engine) == ["Grace", "Bob"]
 
 
 def test_the_requests_objects_count_for_inner_units_as_well(db, engine):
     user = read(db)
-    with refusal, UnitOfWork(db), UnitOfWork(db, independent=True):
+    with refusal, UnitOfWork(db), UnitOfWork(db, propagation="independent"):
         user.name = "Grace"
-    with refusal, UnitOfWork(db), UnitOfWork(db, savepoint=True):
+    with refusal, UnitOfWork(db), UnitOfWork(db, propagation="savepoint"):
         user.name = "Eve"
 
 

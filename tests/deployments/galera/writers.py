@@ -30,7 +30,7 @@ from sqlalchemy import Engine, create_engine
 from sqlalchemy.dialects.mysql import MEDIUMTEXT
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sessionmaker
 
-from optilock import Versioned, unit_of_work
+from optilock import Versioned, retrying, unit_of_work
 from optilock.errors import CommitOutcomeUnknown
 from tests.deployments.galera.cluster import Cluster, Node, running
 
@@ -178,7 +178,7 @@ def _writer(cluster: Cluster, kind: type[Any], number: int, until: float, told: 
 
 
 def _unit(engine: Engine, kind: type[Any]) -> Callable[[str, int, int], None]:
-    @unit_of_work(sessionmaker(engine), attempts=100, deadline=20, wait_max=0.5)
+    @unit_of_work(sessionmaker(engine), retry=retrying(attempts=100, deadline=20, wait_max=0.5))
     def work(session: Session, unit: str, row: int, other: int) -> None:
         mine, theirs = session.get_one(kind, row), session.get_one(kind, other)
         mine.units += f" {unit}"

@@ -16,7 +16,7 @@ from sqlalchemy import Engine, create_engine, make_url, select, text
 from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.orm import Session
 
-from optilock import AsyncUnitOfWork, ConcurrencyError, UnitOfWork, retry, unit_of_work
+from optilock import AsyncUnitOfWork, ConcurrencyError, UnitOfWork, retry, retrying, unit_of_work
 from optilock.unit import set_trip_time
 from tests.deployments import find
 from tests.engines import Target
@@ -92,7 +92,7 @@ def through(pooled: str) -> Iterator[Engine]:
 def test_four_threads_lose_no_update(account, through, engine, pipelined) -> None:
     set_trip_time(through, 0.005)
 
-    @unit_of_work(through, pipelined=pipelined, attempts=100, wait_max=0.05)
+    @unit_of_work(through, pipelined=pipelined, retry=retrying(attempts=100, wait_max=0.05))
     def work(session: Session) -> None:
         session.get_one(Account, 1).balance += 1
 

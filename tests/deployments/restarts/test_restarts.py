@@ -13,7 +13,7 @@ from sqlalchemy.exc import OperationalError
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
-from optilock import is_transient, unit_of_work
+from optilock import is_transient, retrying, unit_of_work
 from tests.deployments.messages import messages
 from tests.deployments.postgresql import Node, primary, url_of
 from tests.deployments.restarts.run import ASYNC, KINDS, run
@@ -78,7 +78,9 @@ def test_a_unit_waits_for_a_server_that_is_shutting_down_to_be_back(stopping):
         if len(errors) == 3:
             away.start()
 
-    @unit_of_work(engine, attempts=1_000, deadline=LIMIT, wait_max=0.1, before_retry=retried)
+    @unit_of_work(
+        engine, retry=retrying(attempts=1_000, deadline=LIMIT, wait_max=0.1, before_retry=retried)
+    )
     def unit(session: Session) -> None:
         session.get_one(Account, 1).number += 1
 
@@ -102,7 +104,10 @@ def test_asyncpg_waits_for_it_too(stopping):
     async def story() -> None:
         engine = create_async_engine(url_of(node, driver="asyncpg"))
 
-        @unit_of_work(engine, attempts=1_000, deadline=LIMIT, wait_max=0.1, before_retry=retried)
+        @unit_of_work(
+            engine,
+            retry=retrying(attempts=1_000, deadline=LIMIT, wait_max=0.1, before_retry=retried),
+        )
         async def unit(session: AsyncSession) -> None:
             (await session.get_one(Account, 1)).number += 1
 
