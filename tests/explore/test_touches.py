@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from sqlalchemy import create_engine, delete, event, insert, select, text, update
+from sqlalchemy import create_engine, delete, event, func, insert, select, text, update
 
 from checks.explore.rows import Base, Booking, Room, Slot
 from optilock.testing.exploration.touches import EVERYTHING, Way, touches_of
@@ -69,3 +69,8 @@ def test_a_read_touches_the_row_that_its_key_names(touched: Any) -> None:
         (Way.READS, (ROOMS, (number,))) for number in (1, 2)
     }
     assert touched(select(Room).where(Room.id > 1)) == {(Way.READS, (ROOMS, None))}
+
+
+def test_a_read_of_columns_that_are_not_of_the_table_touches_the_whole_table(touched: Any) -> None:
+    """It names the table, and no column of it."""
+    assert touched(select(func.count()).select_from(Room)) == {(Way.READS, (ROOMS, None))}

@@ -90,6 +90,18 @@ copies = pytest.mark.parametrize(
 
 
 @pytest.mark.parametrize(
+    "error",
+    [
+        BadPrecondition("what to do", 428),
+        PreconditionRequired("what to do"),
+        BadEntity("what to do", ["colour"]),
+    ],
+)
+def test_an_error_shows_its_message_alone(error: OptilockError) -> None:
+    assert str(error) == "what to do"
+
+
+@pytest.mark.parametrize(
     "name",
     sorted(
         name for name in (*errors.__all__, *queue_errors.__all__) if not name.endswith("Warning")

@@ -184,6 +184,18 @@ async def test_f_async_sessions_are_stepped_too(notes: AsyncEngine) -> None:
 
 
 @pytest.mark.anyio
+async def test_a_step_that_nobody_waits_for_ends_with_the_block(notes: AsyncEngine) -> None:
+    async def for_ever(session: AsyncSession) -> None:
+        await asyncio.Event().wait()
+
+    async with interleave_async(notes, "ada", "bob") as (ada, bob):
+        step = ada.start(for_ever)
+        assert (await bob.do(note("Bob's"))).text == "Bob's"
+        assert not step.ended
+    assert step.ended
+
+
+@pytest.mark.anyio
 async def test_the_units_of_two_async_sides_are_two(notes: AsyncEngine) -> None:
     """They were entered in one task, where the second unit joined the first one."""
     unit = lambda: AsyncUnitOfWork(notes)  # noqa: E731

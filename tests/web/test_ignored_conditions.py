@@ -726,6 +726,8 @@ FIRST = """
     from sqlalchemy import create_engine
     from sqlalchemy.orm import *
     from optilock import UnitOfWork, Versioned
+    from optilock.conditions.request import serving
+    from optilock.errors import ConditionNotCompared
     from optilock.web.flask import Optilock
 
     class Base(DeclarativeBase): pass
@@ -745,15 +747,22 @@ FIRST = """
             session.add(Page(id=1))
         return "ok"
 
-    print(app.test_client().put("/", headers={"If-Match": '"a"'}).status_code)
+    if sys.argv[2] == "flask":
+        print(app.test_client().put("/", headers={"If-Match": '"a"'}).status_code)
+    else:
+        try:
+            with serving("PUT", {"If-Match": '"a"'}):
+                put()
+        except ConditionNotCompared as error:
+            print(error.status)
 """
 
 
-@pytest.mark.full
-def test_the_first_request_of_a_process_is_looked_at(tmp_path: Any) -> None:
-    """A10: Flask knows of its requests itself, so nobody has told of one before."""
+@pytest.mark.parametrize("teller", ["flask", "serving"])
+def test_the_first_request_of_a_process_is_looked_at(tmp_path: Any, teller: str) -> None:
+    """A10: nobody has told of one before. Flask knows of its requests itself."""
     done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(FIRST), str(tmp_path / "first.db")],
+        [sys.executable, "-c", textwrap.dedent(FIRST), str(tmp_path / "first.db"), teller],
         capture_output=True,
         text=True,
         timeout=240,

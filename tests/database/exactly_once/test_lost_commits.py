@@ -174,6 +174,12 @@ def test_after_the_answer_no_a_late_commit_fails(counter, balance, tokens):
     assert (balance(), tokens()[token].fingerprint) == (0, "fence")
 
 
+def test_a_question_for_a_key_leaves_no_fence_and_for_a_token_it_does(counter, tokens):
+    token = f"~{time.time_ns() // 1_000_000:012x}{'0' * 20}"
+    assert [committed(counter, one) for one in ("k", token)] == [False, False]
+    assert {*tokens()} == {token}
+
+
 def test_a_key_whose_fence_was_left_behind_is_free(counter, balance, tokens):
     with counter.begin() as connection:
         connection.execute(commit_tokens.insert().values(token="k", fingerprint="fence"))

@@ -184,6 +184,7 @@ def test_who_is_refused_is_told_who_holds_it_and_never_the_id(lots: Engine, case
         refused(lots)
     held = raised.value
     assert held.holder == "ada's desk"
+    assert (held.since, held.until) == (lease.since, lease.until)
     assert 'Another holder ("ada\'s desk") has a lease on ' in str(held)
     again = pickle.loads(pickle.dumps(held))
     assert (again.holder, again.since, str(again)) == (held.holder, held.since, str(held))

@@ -356,6 +356,20 @@ def test_a_merge_keeps_both_children(session, other, versions, watched, stored):
     assert order.version == 3
 
 
+@alive
+def test_a_merge_keeps_a_removed_child_and_a_changed_one(session, other, versions, watched, stored):
+    session.close()
+    ours = watched(merge_fields)
+    order = ours.get_one(Order, 1)
+    order.lines.remove(ours.get_one(Line, 1))
+    other(Line, 2, text="theirs")
+    ours.commit()
+
+    assert versions() == (3, 1)
+    assert [line.id for line in order.lines] == [2]
+    assert stored(Line, 2)["text"] == "theirs"
+
+
 def _change(part):
     part.text = "mine"
 

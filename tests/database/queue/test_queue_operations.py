@@ -20,6 +20,7 @@ from optilock.queue import (
     message_operations,
     whole_queue,
 )
+from optilock.testing import count_statements
 from tests.support.queues import CLOCK, bodies, made, make_tables, shift
 from tests.support.queues import queue as queue
 from tests.support.waiting import LIMIT, until
@@ -58,6 +59,16 @@ def test_what_was_received_in_one_go_can_be_done_while_the_next_are_received(que
     second = queue.receive(2, done=first)
     assert (bodies(second), second.expired) == ([2, 3], ())
     assert queue.metrics().waiting + queue.metrics().hidden == 3
+
+
+def test_the_done_and_the_next_take_one_statement_on_postgresql(queue, engine):
+    queue.send_many(range(6))
+    done = queue.receive(2)  # the groups were looked at
+    with count_statements(engine) as alone:
+        more = queue.receive(2)
+    with count_statements(engine) as both:
+        queue.receive(2, done=[*done, *more][:2])
+    assert both.count - alone.count == (0 if engine.dialect.name == "postgresql" else 1)
 
 
 def test_done_tells_what_somebody_else_has_by_now(queue, engine):

@@ -80,6 +80,16 @@ def test_a_decorated_unit_takes_two_trips(account, line, far) -> None:
     assert trips.count == 2
 
 
+def test_the_last_writes_of_many_rows_go_along_with_commit(store, line, far) -> None:
+    keys = range(1, 4)
+    store(*(Account(id=key) for key in keys))
+    with line.counting() as trips, UnitOfWork(far, pipelined=True) as session:
+        for found in session.scalars(select(Account).order_by(Account.id)):
+            found.owner = f"Eve {found.id}"
+    assert trips.count == 2
+    assert [owner(far, key) for key in keys] == ["Eve 1", "Eve 2", "Eve 3"]
+
+
 def test_a_unit_of_statements_that_are_prepared_takes_two_trips(account, line, database) -> None:
     engine = create_engine(line.url)
     for number in range(12):

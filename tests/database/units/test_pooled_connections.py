@@ -31,6 +31,7 @@ from optilock import (
     watch,
 )
 from optilock.asyncio import AsyncUnitOfWork
+from optilock.dialects.connections import has_ended_idle
 from optilock.errors import CommitOutcomeUnknown, ConcurrencyError, NotCommitted
 from optilock.resolvers import Resolution
 from optilock.testing import Faults
@@ -532,6 +533,19 @@ def test_a_unit_is_run_again_when_its_snapshot_is_older_than_the_table(database,
 
 
 # -- lost inside of a unit, where the program catches what is raised -------------------------------
+
+
+def test_the_end_of_an_idle_connection_is_seen_without_a_statement(database, meters):
+    """As far as the driver's socket shows it; SQLite has none."""
+    engine = create_engine(database.url, pool_size=1, **database.options)
+    with engine.connect() as connection:
+        number = connection.exec_driver_sql(KILL[engine.dialect.name][0]).scalar_one()
+        connection.rollback()
+        assert not has_ended_idle(connection)
+        kill(meters, [number])
+        assert has_ended_idle(connection)
+        connection.invalidate()
+    engine.dispose()
 
 
 def lose(session: Session, meters: Engine) -> None:
