@@ -24,7 +24,7 @@ from benchmarks.plan import LONG, MEDIUM, SHORT, Plan
 from benchmarks.servers import Place, do_not_sync
 from benchmarks.subjects import Whole
 from benchmarks.table import Line, RatioLine, compare
-from optilock import Isolation, Versioned, lock, touch, unit_of_work, verify, watch
+from optilock import Isolation, Versioned, lock, retrying, touch, unit_of_work, verify, watch
 from optilock.tables.names import scopes
 
 __all__ = ["DATABASES", "run"]
@@ -199,9 +199,11 @@ def _rate(engine: Engine, name: str, writers: int, seconds: float) -> float:
     """Units that are stored each second."""
     sessions = watch(sessionmaker(engine))
     unit, strict = _UNITS[name]
-    level = {"isolation": Isolation.SERIALIZABLE} if strict else {}
-    often: Any = {"attempts": 10_000, "wait_initial": 0.001, "wait_max": 0.02, **level}
-    run: Callable[[], None] = unit_of_work(sessions, **often)(lambda session: unit(session))
+    level = Isolation.SERIALIZABLE if strict else None
+    again = retrying(attempts=10_000, wait_initial=0.001, wait_max=0.02)
+    run: Callable[[], None] = unit_of_work(sessions, retry=again, isolation=level)(
+        lambda session: unit(session)
+    )
     begin, stop = threading.Barrier(writers + 1), threading.Event()
     done = [0] * writers
 

@@ -17,7 +17,7 @@ from benchmarks.servers import do_not_sync
 from benchmarks.stores.again import again, note_deadlock
 from benchmarks.stores.kinds import Kind
 from benchmarks.stores.rows import Raise, Work
-from optilock import Versioned, unit_of_work, verify
+from optilock import Versioned, retrying, unit_of_work, verify
 
 __all__ = ["Optilock", "OptilockCommuting", "Plain", "engine_for", "model_of"]
 
@@ -132,10 +132,13 @@ class Optilock:
     rows = OptilockRows
     family = "optilock"
 
-    def __init__(self, url: str, **options: Any) -> None:
+    def __init__(self, url: str, *, at_once: bool = False, **options: Any) -> None:
         self._engine = engine_for(url)
         # Workloads set values that they have not read: a balance of 0, a new text.
-        options = {"attempts": _ATTEMPTS, "repeat_values": "overwrite", **options}
+        often: Any = {"attempts": _ATTEMPTS, "repeat_values": "overwrite"}
+        if at_once:
+            often["wait_initial"] = 0
+        options["retry"] = retrying(**often)
         sessions = sessionmaker(self._engine)
 
         def unit(session: Session, work: Work[Any]) -> Any:

@@ -80,7 +80,7 @@ PEERS: Mapping[str, Peer] = {
     "optilock, REPEATABLE READ": Peer(_OURS, {"isolation": Isolation.REPEATABLE_READ}, apart=True),
     "optilock, SERIALIZABLE": Peer(_OURS, {"isolation": Isolation.SERIALIZABLE}, apart=True),
     "optilock, merged": Peer(_OURS, {"on_conflict": _ADDED, "strategy": "optimistic"}, apart=True),
-    "optilock, at once": Peer(_OURS, {"wait_initial": 0, "strategy": "optimistic"}, apart=True),
+    "optilock, at once": Peer(_OURS, {"at_once": True, "strategy": "optimistic"}, apart=True),
     LOCKING: Peer(_PLAIN, {"locks": True}, server=True),
     "native, retried": Peer(_PLAIN, {"family": "native"}),
     "native, retried at once": Peer(_PLAIN, {"family": "native", "at_once": True}),
@@ -146,6 +146,7 @@ def _installed(package: str) -> bool:
 
 def _known(options: Mapping[str, Any]) -> bool:
     """Whether ``unit_of_work`` takes these options."""
+    options = {name: value for name, value in options.items() if name != "at_once"}
     try:
         unit_of_work(create_engine("postgresql+psycopg://"), **options)(_nothing)
     except (TypeError, ConfigurationError):

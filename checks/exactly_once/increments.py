@@ -13,7 +13,7 @@ from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
 from sqlalchemy.orm import sessionmaker
 
 from checks.exactly_once.cut_commits import Choose, CommitCutter
-from optilock import is_transient, unit_of_work
+from optilock import is_transient, retrying, unit_of_work
 from optilock.errors import CommitOutcomeUnknown
 from optilock.exactly_once import questions
 from optilock.tables.names import commit_tokens
@@ -98,9 +98,11 @@ def prepare(direct: Engine) -> None:
 
 def options(mode: str) -> dict[str, Any]:
     """The options of ``unit_of_work`` in this mode; a key is made of the first argument."""
-    usual: dict[str, Any] = {"attempts": 30, "wait_initial": 0.002, "wait_max": 0.1}
+    waits: dict[str, Any] = {"attempts": 30, "wait_initial": 0.002, "wait_max": 0.1}
     if mode == "naive":
-        return {**usual, "on": lambda e: is_transient(e) or isinstance(e, CommitOutcomeUnknown)}
+        waits["on"] = lambda e: is_transient(e) or isinstance(e, CommitOutcomeUnknown)
+        return {"retry": retrying(**waits)}
+    usual = {"retry": retrying(**waits)}
     if mode == "key":
         return {**usual, "exactly_once": lambda number: f"increment-{number}"}
     return {**usual, "exactly_once": True, "pipelined": mode == "pipelined"}

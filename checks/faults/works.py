@@ -109,7 +109,7 @@ class World:
 
     def unit(self, body: Body, **options: Any) -> Any:
         """A unit of work that is run again."""
-        options = {"attempts": 3, "wait_initial": 0, **options}
+        options = {"retry": retrying(attempts=3, wait_initial=0), **options}
         if not isinstance(self.engine, AsyncEngine):
             return unit_of_work(self.engine, **options)(lambda session: body(session))()
 

@@ -26,7 +26,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 from checks.history.cycles import Append, Read, Transaction
-from optilock import Isolation, Versioned, is_transient, unit_of_work
+from optilock import Isolation, Versioned, is_transient, retrying, unit_of_work
 from optilock.errors import CommitOutcomeUnknown
 from optilock.tables.names import commit_tokens
 
@@ -168,15 +168,14 @@ class Workload:
 
     @property
     def policy(self) -> dict[str, Any]:
-        return {
-            "attempts": 10_000,
-            "deadline": _DEADLINE,
-            "wait_max": 0.2,
-            "before_retry": self.record.retried,
-            **({"on": _naively} if self.is_naive else {}),
-            **WAYS[self.way],
-            **self.options,
-        }
+        again = retrying(
+            attempts=10_000,
+            deadline=_DEADLINE,
+            wait_max=0.2,
+            before_retry=self.record.retried,
+            on=_naively if self.is_naive else is_transient,
+        )
+        return {"retry": again, **WAYS[self.way], **self.options}
 
 
 def _naively(error: BaseException) -> bool:

@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import pytest
 
-from optilock import ConfigurationError, UnitOfWork, events, unit_of_work
+from optilock import ConfigurationError, UnitOfWork, events
 from optilock.unit import Adaptive
 from optilock.unit.heat import Decision, Key, Memory
 from optilock.unit.options import Options
@@ -417,14 +417,6 @@ def test_the_default_is_adaptive_where_a_unit_is_run_again():
     assert Options().of_attempts.strategy == "adaptive"
     assert Options(strategy="optimistic").of_attempts.strategy == "optimistic"
     assert not Options(read_only=True).of_attempts.locks
-
-
-@pytest.mark.parametrize("option", ["deadline", "wait_initial", "wait_max"])
-def test_negative_delays_are_refused(option):
-    from sqlalchemy import create_engine
-
-    with pytest.raises(ConfigurationError, match=option):
-        unit_of_work(create_engine("sqlite://"), strategy="adaptive", **{option: -1})
 
 
 def test_an_inner_unit_has_the_strategy_of_the_outer_one():

@@ -199,7 +199,7 @@ def test_a_listener_is_a_plain_function(listener: Any) -> None:
         events.listen(listener, written=False)
 
 
-@pytest.mark.parametrize("option", ["read_only", "savepoint", "independent", "verify_reads"])
+@pytest.mark.parametrize("option", ["read_only", "strict", "verify_reads"])
 def test_a_switch_is_true_or_false(option: str) -> None:
     with pytest.raises(ConfigurationError, match=f"{option}='no' is neither True nor False"):
         UnitOfWork(ENGINE, **{option: "no"})  # type: ignore[call-overload]
