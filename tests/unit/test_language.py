@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 import tomllib
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -119,9 +121,28 @@ PATTERNS = {
 }
 
 
-def trees() -> Iterator[tuple[Path, ast.Module]]:
-    for path in SOURCES:
-        yield path, ast.parse(path.read_text(encoding="utf-8"))
+@dataclass(frozen=True)
+class Source:
+    path: Path
+    #: The names of one word that it imports from other modules of optilock.
+    names: tuple[str, ...]
+    #: Each docstring, after the name of what it is about.
+    docstrings: tuple[tuple[str, str], ...]
+
+
+@functools.cache
+def sources() -> tuple[Source, ...]:
+    return tuple(
+        Source(path, tuple(imported(tree)), tuple(documented(tree)))
+        for path in SOURCES
+        for tree in [ast.parse(path.read_text(encoding="utf-8"))]
+    )
+
+
+def imported(tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("optilock"):
+            yield from (one.name for one in node.names if re.fullmatch("[a-z]+", one.name))
 
 
 def documented(tree: ast.Module) -> Iterator[tuple[str, str]]:
@@ -157,12 +178,9 @@ NOT_PLAIN = r"\b(nobody|somebody|whoever|anew|told|as ever|its like|of which|sim
 def shared_names() -> dict[str, str]:
     """Names of one word that a module imports from another one, with one of the importers."""
     found: dict[str, str] = {}
-    for path, tree in trees():
-        for node in ast.walk(tree):
-            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("optilock"):
-                for alias in node.names:
-                    if re.fullmatch("[a-z]+", alias.name):
-                        found.setdefault(alias.name, path.relative_to(ROOT).as_posix())
+    for source in sources():
+        for name in source.names:
+            found.setdefault(name, source.path.relative_to(ROOT).as_posix())
     return found
 
 
@@ -210,17 +228,18 @@ def test_no_module_name_stands_twice_on_a_floor() -> None:
 
 def test_no_docstring_begins_with_a_question() -> None:
     questions = [
-        (path.relative_to(ROOT).as_posix(), name)
-        for path, tree in trees()
-        for name, text in documented(tree)
+        (source.path.relative_to(ROOT).as_posix(), name)
+        for source in sources()
+        for name, text in source.docstrings
         if text.split("\n\n")[0].rstrip().endswith("?")
     ]
     assert questions == []
 
 
+@functools.cache
 def prose(kind: str) -> str:
     if kind == "docstrings":
-        text = "\n".join(text for _, tree in trees() for _, text in documented(tree))
+        text = "\n".join(text for source in sources() for _, text in source.docstrings)
     else:
         text = "\n".join(path.read_text(encoding="utf-8") for path in PAGES)
     text = re.sub(r"```.*?```", "", text, flags=re.S)

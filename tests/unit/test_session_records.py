@@ -7,6 +7,7 @@ one of another object (:data:`OTHERS`). An object of a record has one of the nam
 from __future__ import annotations
 
 import ast
+import functools
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -71,13 +72,18 @@ def writes(tree: ast.AST) -> Iterator[tuple[str, str, int]]:
             yield node.attr, name_of(node.value), node.lineno
 
 
+@functools.cache
+def written() -> list[tuple[Path, list[tuple[str, str, int]]]]:
+    return [(path, list(writes(tree_of(path)))) for path in PACKAGE.rglob("*.py")]
+
+
 def writers(classes: tuple[type, ...], names: set[str]) -> dict[str, set[str]]:
     """Field -> the files that write it."""
     every = {field for cls in classes for field in fields(cls)}
     own = {file_of(cls) for cls in classes}
     found: dict[str, set[str]] = defaultdict(set)
-    for path in PACKAGE.rglob("*.py"):
-        for field, owner, line in writes(tree_of(path)):
+    for path, places in written():
+        for field, owner, line in places:
             if field in every and (owner in names or (owner == "self" and path in own)):
                 found[field].add(path.relative_to(PACKAGE).as_posix())
             elif field in every and owner != "self":

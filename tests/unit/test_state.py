@@ -31,6 +31,13 @@ FOREIGN = {"cls", "connection", "engine", "mapper", "session", "state", "table"}
 OWN_CLASSES = {"unit.parts", "unit.retries"}
 
 
+@pytest.fixture(scope="module", autouse=True)
+def forgotten_at_the_end() -> Iterator[None]:
+    """The trees of all modules are large."""
+    yield
+    modules.cache_clear()
+
+
 @functools.cache
 def modules() -> list[tuple[str, ast.Module]]:
     found = ((path.relative_to(PACKAGE).with_suffix("").parts, path) for path in FILES)
