@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 from base64 import b64encode
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
@@ -22,10 +23,10 @@ from typing import Any
 from urllib.parse import quote, unquote
 from uuid import UUID
 
-from sqlalchemy import BigInteger
+import sqlalchemy as sa
 from sqlalchemy.types import TypeDecorator
 
-from optilock.columns.kinds import find_value
+from optilock.columns.kinds import KINDS, find_value, row_of
 from optilock.columns.values import can_hold
 from optilock.errors import ConfigurationError
 from optilock.tokens.row_version import TransactionId
@@ -109,10 +110,13 @@ def _number_text(value: Decimal) -> str:
 def version_in(text: str, kind: Any) -> Any:
     """The version that has this text, in a column of this type; ``None`` where none has."""
     if isinstance(kind, TransactionId):
-        number = version_in(text, BigInteger())
+        number = version_in(text, _BY_PYTHON[int])
         return number if number is not None and 0 <= number < 1 << 32 else None
     if isinstance(kind, TypeDecorator):
         return version_in(text, kind.impl_instance)
+    if row_of(KINDS, kind) is None:
+        with suppress(NotImplementedError, KeyError):
+            return version_in(text, _BY_PYTHON[kind.python_type])
     try:
         version = find_value(unquote(text, errors="strict"), kind)
         if not _has_text(version) or text_of(version, "") != text:
@@ -125,6 +129,13 @@ def version_in(text: str, kind: Any) -> Any:
         # SQLite and MariaDB give a moment back without its zone, and drop it of what they are sent.
         version = version.replace(tzinfo=UTC)
     return version if can_hold(version, kind) else None
+
+
+#: The kinds of types that a program has made itself (``UserDefinedType``).
+_BY_PYTHON: dict[type, Any] = {
+    **{int: sa.BigInteger(), float: sa.Float(), Decimal: sa.Numeric(), UUID: sa.Uuid()},
+    **{bytes: sa.LargeBinary(), datetime: sa.DateTime(), str: sa.String()},
+}
 
 
 # -- values of columns as JSON, and back, each in the type that it had -----------------------------

@@ -114,6 +114,21 @@ def test_a_text_of_no_value_is_none_to_every_reader(kind: Any, text: str) -> Non
             Field("x", "text", sa.Column("x", kind)).read(text)
 
 
+class Revision(sa.types.UserDefinedType[int]):
+    """A type of a program's own, which no table knows."""
+
+    python_type = int
+
+    def get_col_spec(self, **options: Any) -> str:
+        return "BIGINT"
+
+
+def test_a_version_of_a_type_of_the_program_is_read_by_its_python_type() -> None:
+    assert version_in("7", Revision()) == 7
+    assert version_in("07", Revision()) is None
+    assert version_in("7", sa.types.UserDefinedType()) is None
+
+
 def test_a_number_is_no_text_in_any_database() -> None:
     assert not can_hold(7, sa.String(20), Limits(converts=True))
 
