@@ -24,19 +24,17 @@ from __future__ import annotations
 
 import re
 from base64 import b64encode
-from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, tzinfo
-from decimal import Decimal
 from enum import Enum
 from hashlib import sha256
 from typing import Any
-from uuid import UUID
 
 import sqlalchemy as sa
-from sqlalchemy.types import TypeEngine
+from sqlalchemy.types import NULLTYPE, TypeEngine
 
+from optilock.columns.kinds import KINDS as COLUMNS
+from optilock.columns.kinds import TIME, find_value, row_of, stored_name
 from optilock.resolvers.diff3 import normalize_line_ends
 
 #: The kinds of fields: those of HTML, and ``multiple``, of which one name has several values.
@@ -59,17 +57,23 @@ class Range:
 # -- a value as its field shows it -----------------------------------------------------------------
 
 
-def text_of_value(value: Any, zone: tzinfo = UTC) -> str:
-    """Return the text of a value, as a field of HTML holds it."""
+def text_of_value(value: Any, zone: tzinfo = UTC, kind: TypeEngine[Any] = NULLTYPE) -> str:
+    """Return the text of a value, as a field of HTML holds it.
+
+    It is empty for a moment that the clocks of the zone do not show: one of its years is none.
+    """
     match value:
         case None:
             return ""
         case bool():
             return "true" if value else "false"
         case Enum():
-            return value.name
+            return stored_name(value, kind)
         case datetime():
-            local = value if value.tzinfo is None else value.astimezone(zone).replace(tzinfo=None)
+            try:
+                local = value if value.tzinfo is None else value.astimezone(zone)
+            except OverflowError:
+                return ""
             return f"{local.date().isoformat()}T{_clock(local.time())}"
         case time():
             return _clock(value)
@@ -162,19 +166,17 @@ def _sanitised(kind: str, text: str, limits: Range) -> str:
 
 
 _HTML_NUMBER = re.compile(r"-?(\d+(\.\d+)?|\.\d+)([eE][+-]?\d+)?", re.ASCII)
-_MOMENTS: dict[str, Callable[[str], Any]] = {
-    "date": date.fromisoformat,
-    "time": time.fromisoformat,
-    "datetime-local": datetime.fromisoformat,
+_MOMENTS: dict[str, Any] = {
+    "date": sa.Date(),
+    "time": sa.Time(),
+    "datetime-local": sa.DateTime(),
 }
 
 
 def _moment(kind: str, text: str) -> str:
     """Return the text that a browser sends of this moment; an empty one if it is none."""
-    found = None
-    with suppress(ValueError):
-        found = _MOMENTS[kind](text) if _TEXTS_OF_MOMENTS[kind].fullmatch(text) else None
-    return "" if found is None else text_of_value(found)
+    found = find_value(text, _MOMENTS[kind])
+    return "" if getattr(found, "tzinfo", None) else text_of_value(found)
 
 
 def _nearest(text: str, limits: Range) -> str:
@@ -187,111 +189,60 @@ def _nearest(text: str, limits: Range) -> str:
 
 # -- and the value that a text stands for ----------------------------------------------------------
 
-_WHOLE = re.compile(r"[+-]?\d{1,64}", re.ASCII)
-_NUMBER = re.compile(r"[+-]?(\d{1,400}(\.\d{0,400})?|\.\d{1,400})(e[+-]?\d{1,4})?", re.I | re.ASCII)
-_TRUE, _FALSE = ("true", "on", "1", "yes", "y", "t"), ("false", "off", "0", "no", "n", "f")
-_BOOLEANS = {**dict.fromkeys(_TRUE, True), **dict.fromkeys(_FALSE, False)}
 
-
-def value_of_text(column: sa.Column[Any], text: str, known: Any = None) -> Any:
+def value_of_text(
+    column: sa.Column[Any], text: str, known: Any = None, zone: tzinfo | None = None
+) -> Any:
     """Return the value that a text stands for; the text itself if it stands for none.
 
     Args:
         known: the value that the field showed. A text with fewer digits of a moment stands for it.
+        zone: the zone of a text without an offset, for columns with a zone.
     """
-    kind = column.type
-    read = next((read for cls, read in _READ.items() if isinstance(kind, cls)), None)
-    if read is None:
+    kind: Any = column.type
+    if is_text(kind) or not is_read(kind):
         return text
-    word = text.strip()
-    if not word:
-        return None if column.nullable and text not in getattr(kind, "enums", ()) else text
-    try:
-        found = read(word, kind, known)
-    except (ValueError, ArithmeticError):
-        return text
-    return text if found is None else found
+    names = getattr(kind, "enums", ())
+    word = text if text in names else text.strip()
+    if not word and word not in names:
+        return None if column.nullable else text
+    found = find_value(word, kind)
+    if isinstance(found, datetime):
+        found = _moment_of(found, kind, known, zone)
+    return text if found is None else _as_exact(found, known, word)
+
+
+def is_text(kind: TypeEngine[Any]) -> bool:
+    """Return whether every text is a value of this type."""
+    return isinstance(kind, sa.String) and not isinstance(kind, sa.Enum)
 
 
 def is_read(kind: TypeEngine[Any]) -> bool:
     """Return whether a text of a form can stand for a value of this type."""
-    if isinstance(kind, sa.Time) and kind.timezone:
-        return False  # no field of HTML holds its offset
-    return isinstance(kind, (sa.String, *_READ))
+    known = row_of(COLUMNS, kind)
+    has_offset = isinstance(kind, sa.Time) and kind.timezone  # which no field of HTML holds
+    return known is not None and known.field is not None and not has_offset
 
 
-def in_zone(text: str, zone: tzinfo) -> datetime | None:
-    """Return the moment of a text, in UTC: without an offset it is one of the zone.
-
-    Raises:
-        ValueError: the clocks of the zone skip it.
-    """
-    found = datetime.fromisoformat(text) if _MOMENT.fullmatch(text) else None
-    if found is None or found.tzinfo is not None:
-        return found if found is None else found.astimezone(UTC)
-    moment = found.replace(tzinfo=zone).astimezone(UTC)
-    if moment.astimezone(zone).replace(tzinfo=None) != found:
-        raise ValueError
-    return moment
-
-
-def _integer(word: str, kind: Any, known: Any) -> Any:
-    return int(word) if _WHOLE.fullmatch(word) else None
-
-
-def _number(word: str, kind: Any, known: Any) -> Any:
-    if not _NUMBER.fullmatch(word):
+def _moment_of(found: datetime, kind: Any, known: Any, zone: tzinfo | None) -> datetime | None:
+    """Return the moment as the column has it; ``None`` if its zone is unknown, or skips it."""
+    is_bare = known.tzinfo is None if isinstance(known, datetime) else not kind.timezone
+    if zone is None or not kind.timezone:
+        return found if is_bare is (found.tzinfo is None) else None
+    try:
+        moment = (found if found.tzinfo else found.replace(tzinfo=zone)).astimezone(UTC)
+        if found.tzinfo is None and moment.astimezone(zone).replace(tzinfo=None) != found:
+            return None
+    except OverflowError:
         return None
-    return Decimal(word) if kind.asdecimal else float(word)
-
-
-def _boolean(word: str, kind: Any, known: Any) -> Any:
-    return _BOOLEANS.get(word.lower())
-
-
-def _enum(word: str, kind: Any, known: Any) -> Any:
-    if kind.enum_class is None or word not in kind.enums:
-        return None
-    return kind.enum_class.__members__.get(word)
-
-
-def _uuid(word: str, kind: Any, known: Any) -> Any:
-    return (
-        UUID(word) if kind.as_uuid and word.lower() in (str(UUID(word)), UUID(word).hex) else None
-    )
-
-
-_TIME = re.compile(r"\d\d:\d\d(:\d\d(\.\d{1,6})?)?", re.ASCII)
-_DAY = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
-_MOMENT = re.compile(rf"{_DAY.pattern}[T ]{_TIME.pattern}(Z|[+-]\d\d:\d\d)?", re.ASCII)
-_TEXTS_OF_MOMENTS = {
-    "date": _DAY,
-    "time": _TIME,
-    "datetime-local": re.compile(rf"{_DAY.pattern}[T ]{_TIME.pattern}", re.ASCII),
-}
-
-
-def _date(word: str, kind: Any, known: Any) -> Any:
-    return date.fromisoformat(word) if _DAY.fullmatch(word) else None
-
-
-def _datetime(word: str, kind: Any, known: Any) -> Any:
-    found = datetime.fromisoformat(word) if _MOMENT.fullmatch(word) else None
-    if found is None or not isinstance(known, datetime):
-        return found if found is None or bool(kind.timezone) is bool(found.tzinfo) else None
-    if (found.tzinfo is None) is not (known.tzinfo is None):
-        return None
-    return _as_exact(found, known, word)
-
-
-def _time(word: str, kind: Any, known: Any) -> Any:
-    found = time.fromisoformat(word) if _TIME.fullmatch(word) else None
-    return found if found is None or not isinstance(known, time) else _as_exact(found, known, word)
+    return moment.replace(tzinfo=None) if is_bare else moment
 
 
 def _as_exact(found: Any, known: Any, word: str) -> Any:
     """Return the known value if a field that shows fewer digits of it would show ``found``."""
-    clock = re.search(_TIME.pattern, word)
+    if not isinstance(found, (datetime, time)) or not isinstance(known, type(found)):
+        return found
+    clock = TIME.search(word)
     shown = "" if clock is None else clock[0]
     places = len(shown.partition(".")[2])
     micro = known.microsecond - known.microsecond % 10 ** (6 - places)
@@ -299,17 +250,3 @@ def _as_exact(found: Any, known: Any, word: str) -> Any:
     if shown.count(":") == 1:
         less = known.replace(second=0, microsecond=0)
     return known if found == less else found
-
-
-#: An Enum stands first: to SQLAlchemy it is a String.
-_READ: dict[type[TypeEngine[Any]], Callable[[str, Any, Any], Any]] = {
-    sa.Enum: _enum,
-    sa.Boolean: _boolean,
-    sa.Integer: _integer,
-    sa.Float: _number,
-    sa.Numeric: _number,
-    sa.Uuid: _uuid,
-    sa.DateTime: _datetime,
-    sa.Date: _date,
-    sa.Time: _time,
-}

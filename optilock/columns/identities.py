@@ -13,22 +13,16 @@ SQLAlchemy has for one database alone are not checked.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
-from datetime import date, datetime, time, timedelta
-from decimal import Decimal
-from enum import Enum as PythonEnum
-from math import isfinite
 from typing import Any
-from uuid import UUID
 
 import sqlalchemy as sa
-from sqlalchemy.engine.default import DefaultDialect
 from sqlalchemy.orm import Mapper
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
-from optilock.columns.values import describe_accepted, has_places
+from optilock.columns.kinds import ANY, read_key
+from optilock.columns.values import describe_accepted
 from optilock.errors import BadEntity, ConfigurationError, NotFound
 from optilock.mapped import Identity, facts
 from optilock.undocumented.connections import variants_of
@@ -39,8 +33,6 @@ _EXACT = (sa.Integer, sa.Numeric, sa.Float, sa.Boolean, sa.Enum, sa.Date, sa.Uui
 #: Whole numbers of one database alone.
 _NUMBERS = {"OID", "YEAR"}
 _KEPT = "_optilock_key"
-#: The dialect for types of the application while the database is unknown.
-_ANY = DefaultDialect()
 
 
 def identity_given(call: str, mapper: Mapper[Any], key: Any) -> Identity:
@@ -74,12 +66,19 @@ def identity_of_new_row(call: str, mapper: Mapper[Any], key: Any) -> Identity:
         try:
             found.append(_read(kind, value))
         except ValueError:
-            raise BadEntity(
-                f"{mapper.class_.__name__}.{name}, a part of the key, takes"
-                f" {describe_accepted(kind)}, and something else was sent. Nothing was written.",
-                (name,),
-            ) from None
+            raise unfit_key(mapper, name) from None
     return tuple(found)
+
+
+def unfit_key(mapper: Mapper[Any], name: str) -> BadEntity:
+    """Return the error of a new row's key that no row can have."""
+    kind = facts(mapper).columns[name].type
+    return BadEntity(
+        f"{mapper.class_.__name__}.{name}, a part of the key, takes {describe_accepted(kind)}, and"
+        " something else was sent. Nothing was written.",
+        (name,),
+        detail="A key that was sent is none that this can have.",
+    )
 
 
 def has_one_spelling(mapper: Mapper[Any]) -> bool:
@@ -157,14 +156,7 @@ def _read(kind: TypeEngine[Any], value: Any) -> Any:
 def _read_as(kind: TypeEngine[Any], value: Any) -> Any:
     if isinstance(kind, TypeDecorator) and not isinstance(kind, sa.Interval):
         return _decorated(kind, value)
-    for family, read in _FAMILIES:
-        if isinstance(kind, family):
-            return read(value, kind)
-    if kind.__visit_name__ in _NUMBERS:
-        return _integer(value, kind)
-    if isinstance(value, str) and value != value.strip():
-        raise ValueError  # which a database may leave out
-    return value
+    return read_key(value, sa.Integer() if kind.__visit_name__ in _NUMBERS else kind)
 
 
 def _decorated(kind: TypeDecorator[Any], value: Any) -> Any:
@@ -173,139 +165,10 @@ def _decorated(kind: TypeDecorator[Any], value: Any) -> Any:
         return value
     try:
         if type(kind).process_bind_param is not TypeDecorator.process_bind_param:
-            value = kind.process_bind_param(value, _ANY)
-        value = _read(kind.load_dialect_impl(_ANY), value)
+            value = kind.process_bind_param(value, ANY)
+        value = _read(kind.load_dialect_impl(ANY), value)
         if type(kind).process_result_value is not TypeDecorator.process_result_value:
-            value = kind.process_result_value(value, _ANY)
+            value = kind.process_result_value(value, ANY)
     except Exception as error:  # any error of the type for a foreign text
         raise ValueError from error
     return value
-
-
-# -- numbers ---------------------------------------------------------------------------------------
-
-_WHOLE = re.compile(r"0|-?[1-9][0-9]{0,19}")
-_DECIMAL = re.compile(r"-?(0|[1-9][0-9]{0,400})(\.[0-9]{1,400})?")
-
-
-def _integer(value: Any, kind: Any) -> int:
-    if isinstance(value, str):
-        return int(_matched(_WHOLE, value))
-    return int(_of(value, int, but=bool))
-
-
-def _number(value: Any, kind: Any) -> Any:
-    if isinstance(value, str):
-        number = Decimal(_matched(_DECIMAL, value))
-    else:
-        plain = _of(value, (int, float, Decimal), but=bool)
-        number = Decimal(repr(float(plain)) if isinstance(plain, float) else plain)
-    if not number.is_finite():
-        raise ValueError
-    if not kind.asdecimal:
-        as_float = float(number)
-        return as_float if isfinite(as_float) else _refused()
-    if kind.scale is not None and not has_places(number, kind.scale):
-        raise ValueError  # it is stored as another number
-    return number
-
-
-def _boolean(value: Any, kind: Any) -> bool:
-    return bool(value) if _of(value, int) in (0, 1) else _refused()
-
-
-# -- text, bytes and names -------------------------------------------------------------------------
-
-
-def _text(value: Any, kind: Any) -> str:
-    if type(value) is int and abs(value) < 1 << 64:
-        return str(value)  # MariaDB would take "7a" for 7
-    return str.__str__(_of(value, str))
-
-
-def _bytes(value: Any, kind: Any) -> bytes:
-    return bytes(_of(value, (bytes, bytearray, memoryview)))
-
-
-def _enum(value: Any, kind: Any) -> Any:
-    members = kind.enum_class
-    if members is not None and isinstance(value, members):
-        return value
-    if isinstance(value, PythonEnum) or _text(value, kind) not in kind.enums:
-        raise ValueError
-    if members is None:
-        return str.__str__(value)
-    return list(members.__members__.values())[kind.enums.index(value)]
-
-
-def _uuid(value: Any, kind: Any) -> Any:
-    if not isinstance(value, UUID):
-        text = _text(value, kind)
-        value = UUID(text)
-        if text.lower() not in (str(value), value.hex):
-            raise ValueError
-    return value if kind.as_uuid else str(value)
-
-
-# -- moments ---------------------------------------------------------------------------------------
-
-
-def _date(value: Any, kind: Any) -> date:
-    if not isinstance(value, str):
-        return _of(value, date, but=datetime)  # type: ignore[no-any-return]
-    found = date.fromisoformat(value)
-    return found if found.isoformat() == value else _refused()
-
-
-def _datetime(value: Any, kind: Any) -> datetime:
-    found = value
-    if isinstance(value, str):
-        found = datetime.fromisoformat(value)
-        written = value.removesuffix("Z") + "+00:00" if value.endswith("Z") else value
-        if written not in (found.isoformat(), found.isoformat(" ")):
-            raise ValueError
-    if _of(found, datetime).tzinfo is not None and not kind.timezone:
-        raise ValueError  # which of its times would be stored?
-    return found  # type: ignore[no-any-return]
-
-
-def _time(value: Any, kind: Any) -> time:
-    if not isinstance(value, str):
-        return _of(value, time)  # type: ignore[no-any-return]
-    found = time.fromisoformat(value)
-    return found if found.isoformat() == value else _refused()
-
-
-def _interval(value: Any, kind: Any) -> timedelta:
-    return _of(value, timedelta)  # type: ignore[no-any-return]
-
-
-# -- what they share -------------------------------------------------------------------------------
-
-
-def _matched(pattern: re.Pattern[str], text: str) -> str:
-    return text if pattern.fullmatch(text) else _refused()
-
-
-def _of(value: Any, kinds: Any, *, but: Any = ()) -> Any:
-    return value if isinstance(value, kinds) and not isinstance(value, but) else _refused()
-
-
-def _refused() -> Any:
-    raise ValueError
-
-
-#: The first one that a column's type is of; an Enum is a String to SQLAlchemy.
-_FAMILIES: tuple[tuple[Any, Callable[[Any, Any], Any]], ...] = (
-    (sa.Integer, _integer),
-    ((sa.Numeric, sa.Float), _number),
-    (sa.Boolean, _boolean),
-    (sa.Enum, _enum),
-    (sa.String, _text),
-    (sa.Uuid, _uuid),
-    (sa.DateTime, _datetime),
-    (sa.Date, _date),
-    (sa.Time, _time),
-    (sa.Interval, _interval),
-    ((sa.LargeBinary, sa.BINARY, sa.VARBINARY), _bytes),
-)

@@ -11,9 +11,9 @@ ever sees a number that is too large for it, a UUID that is none, or a NUL.
 from __future__ import annotations
 
 import json
-import re
 from base64 import b64encode
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
@@ -23,9 +23,10 @@ from typing import Any
 from urllib.parse import quote, unquote
 from uuid import UUID
 
-from sqlalchemy import DateTime, Uuid
-from sqlalchemy.types import TypeDecorator, TypeEngine
+import sqlalchemy as sa
+from sqlalchemy.types import TypeDecorator
 
+from optilock.columns.kinds import KINDS, find_value, row_of
 from optilock.columns.values import can_hold
 from optilock.errors import ConfigurationError
 from optilock.tokens.row_version import TransactionId
@@ -36,24 +37,17 @@ _MOST = 1000
 
 def text_of(version: Any, name: str) -> str:
     """The text of a version of the class ``name``."""
-    match version:
-        case bool():
-            pass
-        case UUID():
-            return version.hex
-        case int() | float() | Decimal():
-            return str(version)
-        case bytes():
-            return version.hex()
-        case datetime():
-            moment = version if version.tzinfo is None else version.astimezone(UTC)
-            return moment.isoformat()
-        case str():
-            return quote(version, safe=":+=@")
+    if _has_text(version):
+        return quote(key_text(version, name), safe=":+=@")
     raise ConfigurationError(
         f"The version of {name} is of type {type(version).__name__}, which has no agreed text: use"
         " a number, a UUID, bytes, a datetime or a string as the version."
     )
+
+
+def _has_text(version: Any) -> bool:
+    kinds = (UUID, int, float, Decimal, bytes, datetime, str)
+    return isinstance(version, kinds) and not isinstance(version, bool)
 
 
 def key_text(value: Any, name: str) -> str:
@@ -113,82 +107,35 @@ def _number_text(value: Decimal) -> str:
 # -- and back --------------------------------------------------------------------------------------
 
 
-def version_in(text: str, kind: TypeEngine[Any]) -> Any:
+def version_in(text: str, kind: Any) -> Any:
     """The version that has this text, in a column of this type; ``None`` where none has."""
-    parse = _parser(kind)
-    if parse is None:
-        return None
+    if isinstance(kind, TransactionId):
+        number = version_in(text, _BY_PYTHON[int])
+        return number if number is not None and 0 <= number < 1 << 32 else None
+    if isinstance(kind, TypeDecorator):
+        return version_in(text, kind.impl_instance)
+    if row_of(KINDS, kind) is None:
+        with suppress(NotImplementedError, KeyError):
+            return version_in(text, _BY_PYTHON[kind.python_type])
     try:
-        version = parse(text)
-        if text_of(version, "") != text:
+        version = find_value(unquote(text, errors="strict"), kind)
+        if not _has_text(version) or text_of(version, "") != text:
             return None
-        version = _with_zone(version, kind)
-        return version if _fits(version, kind) else None
-    except (ValueError, ArithmeticError):  # Decimal's and datetime's own among them
+    except (ValueError, ArithmeticError):  # no UTF-8; a moment that UTC does not have
         return None
+    if isinstance(version, datetime) and bool(kind.timezone) is (version.tzinfo is None):
+        if not kind.timezone:
+            return None
+        # SQLite and MariaDB give a moment back without its zone, and drop it of what they are sent.
+        version = version.replace(tzinfo=UTC)
+    return version if can_hold(version, kind) else None
 
 
-def _parser(kind: TypeEngine[Any]) -> Callable[[str], Any] | None:
-    if isinstance(kind, TransactionId):
-        return _whole
-    if isinstance(kind, TypeDecorator):
-        return _parser(kind.impl_instance)
-    if isinstance(kind, Uuid):
-        return UUID if kind.as_uuid else _string
-    try:
-        return _PARSERS.get(kind.python_type)
-    except NotImplementedError:
-        return None
-
-
-def _with_zone(version: Any, kind: TypeEngine[Any]) -> Any:
-    """SQLite and MariaDB give a moment back without its zone, and drop it of what they are sent."""
-    if isinstance(version, datetime) and isinstance(kind, DateTime) and kind.timezone:
-        return version if version.tzinfo else version.replace(tzinfo=UTC)
-    return version
-
-
-def _whole(text: str) -> int:
-    if len(text) > 20:  # -9223372036854775808 has so many
-        raise ValueError(text)
-    return int(text)
-
-
-def _decimal(text: str) -> Decimal:
-    if not re.fullmatch(rf"-?\d{{1,{_MOST}}}(\.\d{{1,{_MOST}}})?", text, re.ASCII):
-        raise ValueError(text)
-    return Decimal(text)
-
-
-def _string(text: str) -> str:
-    return unquote(text, errors="strict")
-
-
-_PARSERS: dict[type, Callable[[str], Any]] = {
-    int: _whole,
-    float: float,
-    Decimal: _decimal,
-    UUID: UUID,
-    bytes: bytes.fromhex,
-    datetime: datetime.fromisoformat,
-    str: _string,
+#: The kinds of types that a program has made itself (``UserDefinedType``).
+_BY_PYTHON: dict[type, Any] = {
+    **{int: sa.BigInteger(), float: sa.Float(), Decimal: sa.Numeric(), UUID: sa.Uuid()},
+    **{bytes: sa.LargeBinary(), datetime: sa.DateTime(), str: sa.String()},
 }
-
-
-def _fits(version: Any, kind: TypeEngine[Any]) -> bool:
-    """Return whether a column of this type holds it in every database, in this form."""
-    if isinstance(kind, TransactionId):
-        return bool(0 <= version < 1 << 32)
-    if isinstance(kind, TypeDecorator):
-        return _fits(version, kind.impl_instance)
-    if not can_hold(version, kind):
-        return False
-    match version:
-        case datetime():
-            return isinstance(kind, DateTime) and kind.timezone is (version.tzinfo is not None)
-        case str() if isinstance(kind, Uuid):
-            return str(UUID(version)) == version
-    return True
 
 
 # -- values of columns as JSON, and back, each in the type that it had -----------------------------

@@ -1,8 +1,9 @@
 """Values that a client sends, checked against the type of their column.
 
 A value that no column of the type can hold never reaches a driver, whose error would not show that
-the client is wrong. Only such values are refused: a database or a driver that accepts the text of a
-number for the number goes on doing so. :class:`Limits` has the differences between databases, and
+the client is wrong. A column of text takes texts alone. A database or a driver that accepts the
+text of a number or of a moment goes on doing so, for texts that a form reads too
+(:mod:`optilock.columns.kinds`). :class:`Limits` has the differences between databases, and
 each has its own (:meth:`optilock.dialects.base.Database.limits`). The default holds on all of them.
 
 Types of the application (``TypeDecorator``) and types that SQLAlchemy has for one database alone
@@ -13,7 +14,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import date, datetime, time, timedelta
 from decimal import ROUND_HALF_EVEN, Context, Decimal
@@ -25,6 +26,7 @@ from uuid import UUID
 import sqlalchemy as sa
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
+from optilock.columns.kinds import KINDS, find_value, row_of
 from optilock.undocumented.connections import json_writer
 
 
@@ -34,16 +36,11 @@ class Limits:
 
     #: Bits of a small integer, an integer, and a big one.
     bits: tuple[int, int, int] = (16, 32, 64)
-    #: Whether the text of a number or a time counts as that, and a number as a text.
+    #: Whether the text of a number or a time counts as that (:mod:`optilock.columns.kinds`).
     converts: bool = False
-    #: Types that are accepted as a text.
-    as_text: tuple[type, ...] = ()
     #: Columns of numbers that take True for 1.
     bools: tuple[type[TypeEngine[Any]], ...] = ()
     no_bools: tuple[type[TypeEngine[Any]], ...] = ()
-    #: Whether a Decimal counts as a whole number, and "7.0" as well.
-    decimals: bool = False
-    decimal_text: bool = False
     nan: bool = False
     infinity: bool = False
     #: Digits, and those of the fraction, of a Numeric that names none; whether they are checked.
@@ -55,8 +52,6 @@ class Limits:
     #: Whether the length of a text is checked.
     lengths: bool = True
     nul: bool = False
-    #: Whether a number of more than 64 bits counts as a text.
-    long_numbers: bool = True
     #: How many bytes a column of this type holds.
     octets: Callable[[TypeEngine[Any], sa.Dialect], int | None] | None = None
     #: Whether a time's offset is accepted in a text.
@@ -72,8 +67,6 @@ STRICTEST = Limits()
 
 _CERTAIN = replace(STRICTEST, digits=(10, 0), zones=True)
 
-Check = Callable[[Any, Any, Limits, Any], bool]
-
 
 def can_hold(
     value: Any,
@@ -84,7 +77,7 @@ def can_hold(
     """Return whether a column of this type can hold the value. NULL is not checked here."""
     if isinstance(kind, TypeDecorator) and not isinstance(kind, sa.Interval):
         return True
-    check, _ = _family(kind)
+    check = row_of(_CHECKS, kind)
     if check is not None and not check(value, kind, limits, dialect):
         return False
     return dialect is None or _is_bound(value, kind, dialect)
@@ -94,21 +87,15 @@ def surely_holds(value: Any, kind: TypeEngine[Any]) -> bool:
     """Return whether a column of this type holds the value in every database."""
     if isinstance(kind, TypeDecorator) and not isinstance(kind, sa.Interval):
         return True
-    check, _ = _FAMILIES.get(type(kind)) or _family(kind)
+    check = _CHECKS.get(type(kind)) or row_of(_CHECKS, kind)
     return check is not None and check(value, kind, _CERTAIN, None)
 
 
 def describe_accepted(kind: TypeEngine[Any]) -> str:
     """Return the values that a column of this type takes, in words for the client."""
-    length = getattr(kind, "length", None)
-    return _family(kind)[1] + (f" of at most {length} characters" if length else "")
-
-
-def _family(kind: TypeEngine[Any]) -> tuple[Check | None, str]:
-    for cls in type(kind).__mro__:
-        if cls in _FAMILIES:
-            return _FAMILIES[cls]
-    return _UNKNOWN
+    known, length = row_of(KINDS, kind), getattr(kind, "length", None)
+    words = "another value" if known is None else known.words
+    return words + (f" of at most {length} characters" if length else "")
 
 
 def _is_bound(value: Any, kind: TypeEngine[Any], dialect: sa.Dialect) -> bool:
@@ -123,11 +110,6 @@ def _is_bound(value: Any, kind: TypeEngine[Any], dialect: sa.Dialect) -> bool:
 
 
 # -- numbers ---------------------------------------------------------------------------------------
-
-_WHOLE = re.compile(r"\s*[+-]?\d{1,64}\s*", re.ASCII)
-_NUMBER = re.compile(
-    r"\s*[+-]?(\d{1,400}(\.\d{0,400})?|\.\d{1,400})(e[+-]?\d{1,4})?\s*", re.I | re.ASCII
-)
 
 
 def _integer(value: Any, kind: Any, limits: Limits, dialect: Any) -> bool:
@@ -164,19 +146,13 @@ def _as_number(value: Any, kind: Any, limits: Limits) -> Any:
         case float():
             return Decimal(repr(float(value))) if limits.converts or not whole else None
         case Decimal():
-            return value if not whole or (limits.converts and limits.decimals) else None
+            return None if whole else value
         case str() if limits.converts:
-            return _number_in(value, limits, whole)
+            return find_value(value, kind if whole else _DECIMAL)
     return None
 
 
-def _number_in(text: str, limits: Limits, whole: bool) -> Any:
-    if _WHOLE.fullmatch(text):
-        return int(text)
-    if whole and not limits.decimal_text:
-        return None
-    number = _NUMBER.fullmatch(text) or (limits.nan and text in ("NaN", "Infinity"))
-    return Decimal(text.strip()) if number else None
+_DECIMAL: Any = sa.Numeric()
 
 
 def _float(value: Any, kind: Any, limits: Limits, dialect: Any) -> bool:
@@ -229,13 +205,6 @@ def _has_room(number: Decimal, precision: Any, scale: Any, limits: Limits) -> bo
 _EXACT = Context(prec=2000, rounding=ROUND_HALF_EVEN)
 
 
-def has_places(number: Decimal, scale: int) -> bool:
-    """Return whether the finite number has no more decimal places than these."""
-    _, digits, exponent = number.as_tuple()
-    assert isinstance(exponent, int)
-    return not any(digits[exponent + scale :]) if exponent < -scale else True
-
-
 def _boolean(value: Any, kind: Any, limits: Limits, dialect: Any) -> bool:
     return isinstance(value, (int, float, Decimal)) and value in (0, 1)
 
@@ -244,9 +213,7 @@ def _boolean(value: Any, kind: Any, limits: Limits, dialect: Any) -> bool:
 
 
 def _string(value: Any, kind: Any, limits: Limits, dialect: Any) -> bool:
-    if not isinstance(value, str):
-        return _written(value, kind, limits)
-    if "\0" in value and not limits.nul:
+    if not isinstance(value, str) or ("\0" in value and not limits.nul):
         return False
     try:
         octets = len(value.encode())
@@ -267,43 +234,6 @@ def _length(kind: Any) -> int:
 
 
 _TEXTS = {"text", "unicode_text", "TEXT"}
-
-
-def _written(value: Any, kind: Any, limits: Limits) -> bool:
-    """Return whether the value is a text of another type."""
-    if not limits.converts or not isinstance(value, limits.as_text):
-        return False
-    if isinstance(value, (float, Decimal)) and not _has_text(value, limits):
-        return False
-    if isinstance(value, int) and not isinstance(value, bool) and not limits.long_numbers:
-        return -1 << 63 <= value < 1 << 63
-    most = _length(kind) if limits.lengths else 0
-    return not most or _most_written(value) <= most
-
-
-def _has_text(number: float | Decimal, limits: Limits) -> bool:
-    if number != number:
-        return limits.nan
-    if isinf(number) and not limits.infinity:
-        return False
-    if isinstance(number, Decimal) and number.is_finite():  # which as a float may be infinite
-        return number.adjusted() < limits.most_digits
-    return True
-
-
-def _most_written(value: Any) -> int:
-    """Characters of the text that a database makes of it, or more."""
-    text = str(value)
-    match value:
-        case PythonEnum():
-            return max(len(value.name), len(text))
-        case float() if value.is_integer() and abs(value) < 1e15:
-            return len(str(int(value)))
-        case timedelta():
-            return 24
-        case float() | Decimal() if "e" in text.lower() or isinf(value):
-            return 24
-    return len(text)
 
 
 def _bytes(value: Any, kind: Any, limits: Limits, dialect: Any) -> bool:
@@ -327,12 +257,8 @@ def _enum(value: Any, kind: Any, limits: Limits, dialect: Any) -> bool:
 def _uuid(value: Any, kind: Any, limits: Limits, dialect: Any) -> bool:
     if isinstance(value, UUID):
         return kind.as_uuid or limits.converts
-    if not isinstance(value, str) or (kind.as_uuid and not limits.converts):
-        return False
-    try:
-        return value.lower() in (str(UUID(value)), UUID(value).hex)
-    except ValueError:
-        return False
+    is_read = isinstance(value, str) and (limits.converts or not kind.as_uuid)
+    return is_read and find_value(value, kind) is not None
 
 
 def _json(value: Any, kind: Any, limits: Limits, dialect: Any) -> bool:
@@ -354,47 +280,34 @@ def _refuse(constant: str) -> None:
 
 # -- moments ---------------------------------------------------------------------------------------
 
-_TIME = re.compile(r"\d\d:\d\d(:\d\d(\.\d{1,6})?)?", re.ASCII)
-_MOMENT = re.compile(rf"\d{{4}}-\d\d-\d\d([T ]{_TIME.pattern}(Z|[+-]\d\d:\d\d)?)?", re.ASCII)
-
 
 def _date(value: Any, kind: Any, limits: Limits, dialect: Any) -> bool:
-    return isinstance(value, date) or _is_moment(value, limits)
+    return _moment(value, limits) is not None
 
 
 def _datetime(value: Any, kind: Any, limits: Limits, dialect: Any) -> bool:
-    if limits.zones and isinstance(value, datetime):
-        return bool(kind.timezone) is (value.tzinfo is not None)
-    if limits.offsets:  # without the right one it would be a moment of the server's session
-        has_zone = _OFFSET.search(value) if isinstance(value, str) else _zone_of(value)
-        if bool(kind.timezone) is not bool(has_zone):
-            return False
-    return isinstance(value, datetime if limits.zones else date) or _is_moment(value, limits)
+    found = _moment(value, limits)
+    if limits.zones and not isinstance(value, datetime):
+        return False
+    if limits.zones or limits.offsets:  # or it would be a moment of the server's session
+        return found is not None and bool(kind.timezone) is bool(getattr(found, "tzinfo", None))
+    return found is not None
 
 
-def _zone_of(value: Any) -> Any:
-    return value.tzinfo if isinstance(value, datetime) else None
-
-
-_OFFSET = re.compile(r":\d\d.*(Z|[+-]\d\d:\d\d)\Z", re.ASCII)
-
-
-def _is_moment(value: Any, limits: Limits) -> bool:
+def _moment(value: Any, limits: Limits) -> Any:
+    """The day or the moment that a database makes of a value; ``None``: it makes none."""
     if not isinstance(value, str) or not limits.converts:
-        return False
-    try:
-        moment = datetime.fromisoformat(value) if _MOMENT.fullmatch(value) else None
-    except ValueError:
-        return False
-    return moment is not None and (limits.offsets or moment.tzinfo is None)
+        return value if isinstance(value, date) else None
+    found = find_value(value, _DAY) or find_value(value, _MOMENT)
+    return found if limits.offsets or not getattr(found, "tzinfo", None) else None
+
+
+_DAY, _MOMENT = sa.Date(), sa.DateTime()
 
 
 def _time(value: Any, kind: Any, limits: Limits, dialect: Any) -> bool:
-    if isinstance(value, str) and limits.converts:
-        try:
-            return bool(_TIME.fullmatch(value) and time.fromisoformat(value))
-        except ValueError:
-            return False
+    if isinstance(value, str):
+        return limits.converts and find_value(value, kind) is not None
     return isinstance(value, time)
 
 
@@ -411,22 +324,21 @@ def _array(value: Any, kind: Any, limits: Limits, dialect: Any) -> bool:
     return isinstance(value, (list, tuple, set, frozenset))
 
 
-_UNKNOWN: tuple[Check | None, str] = (None, "another value")
-_FAMILIES: dict[type[Any], tuple[Check | None, str]] = {
-    sa.ARRAY: (_array, "a list"),
-    sa.Interval: (_interval, "a length of time"),
-    sa.Enum: (_enum, "one of its names"),
-    sa.Boolean: (_boolean, "true or false"),
-    sa.Integer: (_integer, "a whole number that it has room for"),
-    sa.Float: (_float, "a number that it has room for"),
-    sa.Numeric: (_numeric, "a number that it has room for"),
-    sa.String: (_string, "a text"),
-    sa.Uuid: (_uuid, "a UUID"),
-    sa.DateTime: (_datetime, "a date and a time"),
-    sa.Date: (_date, "a date"),
-    sa.Time: (_time, "a time"),
-    sa.LargeBinary: (_bytes, "bytes"),
-    sa.BINARY: (_bytes, "bytes"),
-    sa.VARBINARY: (_bytes, "bytes"),
-    sa.JSON: (_json, "what JSON can say"),
+_CHECKS: Mapping[type[Any], Callable[[Any, Any, Limits, Any], bool]] = {
+    sa.ARRAY: _array,
+    sa.Interval: _interval,
+    sa.Enum: _enum,
+    sa.Boolean: _boolean,
+    sa.Integer: _integer,
+    sa.Float: _float,
+    sa.Numeric: _numeric,
+    sa.String: _string,
+    sa.Uuid: _uuid,
+    sa.DateTime: _datetime,
+    sa.Date: _date,
+    sa.Time: _time,
+    sa.LargeBinary: _bytes,
+    sa.BINARY: _bytes,
+    sa.VARBINARY: _bytes,
+    sa.JSON: _json,
 }

@@ -11,13 +11,16 @@
 No object is loaded. ``if_match`` is part of the statement's WHERE, so that two clients with one tag
 never both write. With an ``AsyncSession``: ``await optilock.asyncio.merge(...)``.
 
-:mod:`~optilock.entities.operations` has the six operations, :mod:`~optilock.entities.batches`
-several of them as one, also when they are sent again.
-:mod:`~optilock.entities.tags` reads the versions that a client demands, and
-:mod:`~optilock.entities.bodies` the values that it wants stored.
-:mod:`~optilock.entities.idempotency` recognises a request that is sent again.
-:mod:`~optilock.entities.row_writes` writes a row that is there, in the statements of
-:mod:`~optilock.entities.row_statements`, and :mod:`~optilock.entities.row_inserts` inserts one.
+==============  ====================================================================================
+operations      the six operations
+batches         several of them as one, also when they are sent again
+tags            the versions that a client demands
+bodies          the values that a client wants stored
+idempotency     recognises a request that is sent again
+row_writes      writes a row that is there
+row_statements  the statements of these writes
+row_inserts     inserts a row
+==============  ====================================================================================
 """
 
 from optilock.entities.batches import Operation, transaction

@@ -1,11 +1,17 @@
 """Leases: a lock on a row, or on a name, that outlives transactions and ends by itself.
 
-:mod:`condition` has the mixin, and the condition of each write; :mod:`columns` are the columns of
-the mixin's table. :mod:`values` are leases, their states and the policy of a class.
-:mod:`operations` acquire, renew, change, release and break leases of rows and of :mod:`names`.
-:mod:`holders` lets a session write under a lease, or under one that a thread renews for the length
-of a block (:mod:`threads`); :mod:`tasks` does that for async code (``optilock.asyncio.lease``).
-Both stand on :mod:`renewal`, as the handles of shares do. :mod:`errors` are the errors.
+==========  ========================================================================================
+condition   the mixin, and the condition of each write
+columns     the columns of the mixin's table
+values      leases, their states and the policy of a class
+operations  acquire, renew, change, release and break leases
+names       names, and the places of leases of rows and names
+holders     a session that writes under a lease
+renewal     renewal while a block runs, for leases and for handles of shares
+threads     renewal by a thread
+tasks       renewal by a task, for async code (``optilock.asyncio.lease``)
+errors      the errors
+==========  ========================================================================================
 """
 
 from optilock.leases.condition import Leasable

@@ -1,10 +1,14 @@
 """The changes of ``Versioned`` to a class while SQLAlchemy maps it.
 
-:mod:`checks` refuses a class that cannot carry a version, and options that do not fit it.
-:mod:`attribute` keeps the version loaded and prevents assigning it. :mod:`moves` moves it, and
-:mod:`triggers` do so in the database, where :mod:`first_versions` gives the column a default.
-:mod:`original_values` keeps the values of an object as they were read: those that ``CompareValues``
-compares, and copies of mutable ones. :mod:`tables` maps tables to the versions they carry.
-:mod:`scopes` has the scopes of a class, and :mod:`scope_triggers` the triggers that move them for
-other programs.
+===============  ===================================================================================
+checks           refuses a class that cannot carry a version, and options that do not fit it
+attribute        keeps the version loaded, and prevents assigning it
+moves            moves the version
+triggers         the triggers of a ``RowVersion`` and of a guard, made with their tables
+first_versions   the default of a version in CREATE TABLE
+original_values  values as they were read: for ``CompareValues``, and copies of mutable ones
+tables           tables and the versions that they carry
+scopes           the scopes of a class
+scope_triggers   the triggers that move scopes for other programs
+===============  ===================================================================================
 """

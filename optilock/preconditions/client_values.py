@@ -27,7 +27,7 @@ from sqlalchemy.orm import Mapper, Session
 from sqlalchemy.types import TypeEngine
 
 from optilock.columns.form_texts import value_of_text
-from optilock.columns.identities import identity_given
+from optilock.columns.identities import identity_given, unfit_key
 from optilock.columns.values import can_hold, describe_accepted, surely_holds
 from optilock.dialects import database_of
 from optilock.errors import BadEntity, ConfigurationError, NotFound
@@ -212,13 +212,7 @@ def refuse_unfit_key(session: Session, mapper: Mapper[Any], identity: Identity |
     """
     name = None if identity is None else _unfit(session, mapper, identity)
     if name is not None:
-        raise BadEntity(
-            f"{mapper.class_.__name__}.{name}, a part of the key, takes"
-            f" {describe_accepted(facts(mapper).columns[name].type)}, and something else was sent."
-            " Nothing was written.",
-            (name,),
-            detail="A key that was sent is none that this can have.",
-        )
+        raise unfit_key(mapper, name)
 
 
 def _unfit(session: Session, mapper: Mapper[Any], identity: Identity) -> str | None:

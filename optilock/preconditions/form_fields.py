@@ -41,14 +41,16 @@ from sqlalchemy.orm import Mapper
 from optilock.columns.form_texts import (
     KINDS,
     Range,
-    in_zone,
     is_read,
+    is_text,
     is_untouched,
     note_of,
     printable_text,
     text_of_value,
     value_of_text,
 )
+from optilock.columns.kinds import KINDS as COLUMNS
+from optilock.columns.kinds import row_of
 from optilock.columns.texts import Digest
 from optilock.columns.values import describe_accepted
 from optilock.errors import ConfigurationError
@@ -83,10 +85,11 @@ class Field:
             found = self.reader[0](value)
             return found if isinstance(found, str) else [*map(str, found)]
         if self.kind == "multiple":
-            return [text_of_value(one, self.zone) for one in value or ()]
+            kind = _item_type(self.column)
+            return [text_of_value(one, self.zone, kind) for one in value or ()]
         if self._has_zone and isinstance(value, datetime) and value.tzinfo is None:
             value = value.replace(tzinfo=UTC)  # a database without zones
-        return text_of_value(value, self.zone)
+        return text_of_value(value, self.zone, self.column.type)
 
     def note(self, shown: Text) -> list[Any]:
         """Return what a page keeps of a text that it shows."""
@@ -110,15 +113,14 @@ class Field:
 
     def _read_one(self, column: sa.Column[Any], text: str, known: Any) -> Any:
         kind = column.type
-        if isinstance(kind, sa.String) and not isinstance(kind, sa.Enum):
+        if is_text(kind):
             return text
-        if self._has_zone and text.strip():
-            return self._moment(text.strip(), known)
-        found = value_of_text(column, text, known)
-        if found is text and not (isinstance(kind, sa.Enum) and text in kind.enums):
+        found = value_of_text(column, text, known, self.zone)
+        if found is text and text not in getattr(kind, "enums", ()):
             if not text.strip():
                 raise ValueError("it cannot be empty.")
-            raise ValueError(f"“{shortened_text(text)}” is not {describe_accepted(kind)}.")
+            wanted = describe_accepted(kind) + (f" of {self.zone}" if self._has_zone else "")
+            raise ValueError(f"“{shortened_text(text)}” is not {wanted}.")
         return found
 
     def given(self, value: Any) -> Any:
@@ -128,9 +130,10 @@ class Field:
             ValueError: with a sentence; JSON has another kind of value than the column.
         """
         kind = self.column.type
-        is_text = isinstance(kind, sa.String) and not isinstance(kind, sa.Enum)
-        if is_text or (isinstance(value, bool) and not isinstance(kind, sa.Boolean)):
-            raise ValueError("it is no text." if is_text else "it is no value of this field.")
+        if is_text(kind):
+            raise ValueError("it is no text.")
+        if isinstance(value, bool) and not isinstance(kind, sa.Boolean):
+            raise ValueError("it is no value of this field.")
         if self._has_zone and isinstance(value, datetime) and value.tzinfo is None:
             return value.replace(tzinfo=self.zone).astimezone(UTC)
         return value
@@ -138,16 +141,6 @@ class Field:
     @property
     def _has_zone(self) -> bool:
         return isinstance(self.column.type, sa.DateTime) and bool(self.column.type.timezone)
-
-    def _moment(self, text: str, known: Any) -> datetime:
-        try:
-            found = in_zone(text, self.zone)
-        except (ValueError, OverflowError):
-            found = None
-        if found is None:
-            raise ValueError(f"“{shortened_text(text)}” is not a date and a time of {self.zone}.")
-        is_bare = isinstance(known, datetime) and known.tzinfo is None
-        return found.replace(tzinfo=None) if is_bare else found
 
 
 def shortened_text(text: str) -> str:
@@ -220,15 +213,10 @@ def _check(cls: str, made: Field) -> None:
 
 
 def _usual_kind(kind: Any, is_merged: bool) -> str:
-    usual: tuple[tuple[Any, str], ...] = (
-        ((sa.Enum, sa.Boolean), "select"),
-        (sa.String, "textarea" if is_merged else "text"),
-        ((sa.Integer, sa.Numeric, sa.Float), "number"),
-        (sa.DateTime, "datetime-local"),
-        (sa.Date, "date"),
-        (sa.Time, "time"),
-    )
-    return next((name for cls, name in usual if isinstance(kind, cls)), "text")
+    known = row_of(COLUMNS, kind)
+    if is_merged and is_text(kind):
+        return "textarea"
+    return known.field or "text" if known else "text"
 
 
 # -- what a request has ----------------------------------------------------------------------------

@@ -18,8 +18,10 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
+import sqlalchemy as sa
 from sqlalchemy.orm import Mapper
 
+from optilock.columns.kinds import find_value
 from optilock.conditions.request import compared
 from optilock.errors import BadPrecondition, ConfigurationError, Entry
 from optilock.mapped import Identity, State, facts, identity_of
@@ -88,9 +90,9 @@ def _as_version(state: State, version: Any, want: VersionDemand) -> object:
         case (bytes() | bytearray() | memoryview(), bytes() | bytearray() | memoryview()):
             return bytes(given)
         case (UUID(), str()):
-            parsed = _parsed(UUID, given)
+            parsed = find_value(given, _UUID) or given
         case (datetime(), str()):
-            parsed = _parsed(datetime.fromisoformat, given)
+            parsed = find_value(given, _MOMENT) or given
         case _:
             parsed = given
     if _is_of_type(parsed, version):
@@ -118,13 +120,7 @@ def _is_of_type(found: Any, version: Any) -> bool:
 
 #: The types of a JSON body that are no text.
 _OF_JSON = (bool, int, float, list, dict)
-
-
-def _parsed(parse: Any, text: str) -> Any:
-    try:
-        return parse(text)
-    except ValueError:
-        return text
+_UUID, _MOMENT = sa.Uuid(), sa.DateTime()
 
 
 def demanded_version(mapper: Mapper[Any], identity: Identity, want: VersionDemand) -> object:

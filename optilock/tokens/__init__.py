@@ -1,10 +1,16 @@
 """Concurrency tokens, one file for each kind: a value that changes with each write of a row.
 
-:mod:`base` has the class of all kinds. Python makes the versions of a :mod:`counter` and of
-:mod:`unique`, the database the versions of :mod:`timestamp` and :mod:`row_version`, the application
-the versions of :mod:`manual`. :mod:`compare_values` needs no column. :mod:`sql_functions` has the
-clock of the database, and :mod:`guard_trigger` the trigger that moves the version of a row that
-another program writes.
+==============  ====================================================================================
+base            the class of all kinds
+counter         a number that Python makes
+unique          a random value that Python makes
+timestamp       the database's time of the last write
+row_version     a version that the database makes for each write
+manual          a version that the application makes
+compare_values  no column: the values of a row are compared
+sql_functions   the clock of the database
+guard_trigger   the trigger that moves the version of a row that another program writes
+==============  ====================================================================================
 """
 
 from optilock.tokens.base import Token

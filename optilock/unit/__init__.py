@@ -1,22 +1,33 @@
 """Units of work: how one is opened, which options it has, and which one is running.
 
-:mod:`~optilock.unit.units` and :mod:`~optilock.unit.async_unit` open a unit, which ends in spite of
-:mod:`~optilock.unit.cancellation`, or make :mod:`~optilock.unit.functions` into units. By its
-:mod:`~optilock.unit.membership` it joins one of the :mod:`~optilock.unit.running_units`, or has a
-:mod:`~optilock.unit.transaction` of its own, over :mod:`~optilock.unit.sessions` that are made as
-the caller's factory makes them. Its :mod:`~optilock.unit.options` are checked once, and
-:mod:`~optilock.unit.old_options` warn. An option is
-one of the :mod:`~optilock.unit.parts`, such as :mod:`~optilock.unit.isolation` or the
-:mod:`~optilock.unit.conditions` that each row needs. With one of the
-:mod:`~optilock.unit.strategies`, a unit locks rows in its :mod:`~optilock.unit.reading`, by the
-:mod:`~optilock.unit.heat` of their :mod:`~optilock.unit.conflicts`, and does without
-:mod:`~optilock.unit.refused_locks`, and without all of them around
-:mod:`~optilock.unit.second_sessions`. In fewer :mod:`~optilock.unit.round_trips`, its last writes
-go with COMMIT, and :mod:`~optilock.unit.outcomes` are what an error of COMMIT means.
-:mod:`~optilock.unit.retries` run the whole unit again, after waits of random
-:mod:`~optilock.unit.durations`, if its function is :mod:`~optilock.unit.repeatable`. A failed
-attempt leaves rows and perhaps its transaction to the :mod:`~optilock.unit.next_attempt`, and its
-:mod:`~optilock.unit.failures` are reported when no attempt follows.
+===============  ===================================================================================
+units            units of work, as context managers
+async_unit       the same for async code
+functions        a function as a unit
+membership       whether a unit joins the running one, or stays separate
+running_units    the units that run in this thread or task
+transaction      the transaction of a unit: its begin, its COMMIT, its rollback
+sessions         its session, made as the caller's factory makes it
+options          the options of a unit, checked once
+old_options      options that have other names now
+parts            an option as a part, whose methods the unit calls
+isolation        the parts for levels of isolation, and for units that only read
+conditions       the part that refuses changes of stored rows without a condition
+strategies       the option ``strategy=``
+reading          the queries of a unit with a strategy: which rows they lock
+heat             what a process has learned of hot rows
+conflicts        the rows of a unit, and what its end shows about them
+refused_locks    locks that the database refuses
+second_sessions  sessions inside the unit, around which learning locks nothing
+round_trips      the option ``pipelined=``: the last writes go with COMMIT
+outcomes         the meaning of an error of COMMIT
+cancellation     COMMIT and ROLLBACK while the task of an async unit is cancelled
+retries          runs the whole unit again
+durations        durations, and the random waits between attempts
+repeatable       refuses functions that cannot run again
+next_attempt     the rows, and perhaps the transaction, that an attempt leaves to the next one
+failures         reports of failures after which no attempt follows
+===============  ===================================================================================
 """
 
 from __future__ import annotations

@@ -19,7 +19,8 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects import mysql, postgresql
 
-from optilock.columns.values import can_hold, has_places, surely_holds
+from optilock.columns.kinds import has_places
+from optilock.columns.values import can_hold, surely_holds
 from optilock.dialects import database_of
 
 SQLITE = create_engine("sqlite://").dialect

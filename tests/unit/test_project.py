@@ -159,6 +159,22 @@ def test_the_head_of_a_package_names_each_of_its_files_and_nothing_else(package:
     assert set(re.findall(here, head)) <= files | {"optilock"}
 
 
+def large_packages() -> list[str]:
+    """Return the packages of more than eight files; ``design.md`` lists those of ``optilock``."""
+    return [one for one in PACKAGES if len([*(ROOT / "optilock" / one).glob("*.py")]) > 8]
+
+
+@pytest.mark.parametrize("package", large_packages())
+def test_the_head_of_a_large_package_has_a_table_of_its_files(package: str) -> None:
+    folder = ROOT / "optilock" / package
+    head = ast.get_docstring(ast.parse((folder / "__init__.py").read_text())) or ""
+    _, table, _ = re.split(r"^=+ +=+$", head, flags=re.M)
+    names = re.findall(r"^\w+", table, re.M)
+    assert len(names) == len(set(names))
+    files = {path.stem for path in folder.glob("*.py")} - {"__init__"}
+    assert files <= set(names) <= files | {path.name for path in folder.iterdir() if path.is_dir()}
+
+
 def test_each_reference_in_a_docstring_leads_somewhere() -> None:
     lost = []
     for path in (ROOT / "optilock").rglob("*.py"):

@@ -6,14 +6,10 @@ import math
 import re
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import AbstractContextManager
-from datetime import date, time, timedelta
-from decimal import Decimal
-from enum import Enum
 from functools import cached_property
 from time import sleep
 from types import MappingProxyType
 from typing import Any
-from uuid import UUID
 
 import sqlalchemy as sa
 from sqlalchemy.dialects.mysql import insert
@@ -97,10 +93,7 @@ def _octets(kind: TypeEngine[Any], dialect: sa.Dialect) -> int | None:
 
 _LIMITS = Limits(
     converts=True,
-    as_text=(int, float, Decimal, date, time, timedelta, UUID, Enum),
     bools=(sa.types.Integer, sa.types.Numeric, sa.types.Float),
-    decimals=True,
-    decimal_text=True,
     digits=(10, 0),
     single="FLOAT",
     nul=True,

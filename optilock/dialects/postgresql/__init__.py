@@ -1,18 +1,22 @@
 """PostgreSQL.
 
-:mod:`database` has its answers, and :mod:`causes` those about errors. :mod:`rows` has the statement
-for many rows, in three variants: plain, waiting only briefly for locks, and raising an error for a
-row that does not match; :mod:`arrays` are the form of its values.
-:mod:`migrations` has the triggers of versions, how a table in use gets a version, the catalogue and
-the clock. :mod:`queue_sql` has the statements of queues, and where their index scan begins,
-:mod:`commit_tokens` those of units that are stored once. :mod:`weak_settings` finds what makes
-versions weaker.
+==============  ====================================================================================
+database        its answers
+causes          the answers about errors
+rows            the statement for many rows: plain, with brief waits, or raising on a miss
+arrays          the form of that statement's values
+line            the statements of a connection that are sent together
+cursors         psycopg's cursors, which ask the line of their connection
+last_writes     the writes that are sent with COMMIT
+migrations      the triggers of versions, how a table in use gets one, the catalogue, the clock
+queue_sql       the statements of queues, and where their index scan begins
+commit_tokens   the statements of units that are stored once
+scope_rows      the statements of scopes, in the trip of COMMIT
+scope_triggers  the triggers that move scopes for other programs
+weak_settings   findings about settings that make versions weaker
+==============  ====================================================================================
 
-A pipelined unit of work sends BEGIN and COMMIT along with other statements. The :mod:`cursors` of
-psycopg ask the :mod:`line` of their connection which statements are sent together, and
-:mod:`last_writes` are sent with COMMIT.
-:mod:`scope_rows` moves scopes in the trip of COMMIT, and :mod:`scope_triggers` has the triggers
-that move them for other programs.
+A pipelined unit of work sends BEGIN and COMMIT along with other statements.
 """
 
 from optilock.dialects.postgresql import migrations as migrations

@@ -5,13 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from datetime import date, time, timedelta
-from decimal import Decimal
-from enum import Enum
 from functools import cached_property
 from types import MappingProxyType
 from typing import Any
-from uuid import UUID
 
 from sqlalchemy import (
     ColumnElement,
@@ -96,8 +92,6 @@ _OF_ASYNCPG = Limits(
 _OF_OTHERS = replace(
     _OF_ASYNCPG,
     converts=True,
-    as_text=(int, float, Decimal, date, time, timedelta, UUID, Enum),
-    decimals=True,
     offsets=True,
     zones=False,
 )

@@ -6,7 +6,6 @@ import os
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import date
 from functools import partial
 from types import MappingProxyType
 from typing import Any
@@ -60,15 +59,12 @@ _FORMAT = "'%Y-%m-%d %H:%M:%f000'"
 _LIMITS = Limits(
     bits=(64, 64, 64),
     converts=True,
-    as_text=(int, float, date),
     bools=(sa.types.Integer, sa.types.Numeric, sa.types.Float),
-    decimal_text=True,
     infinity=True,
     counts_digits=False,
     most_digits=308,  # of a float, which it makes of a Decimal
     lengths=False,
     nul=True,
-    long_numbers=False,
     json_nan=True,
     json_surrogates=True,
 )

@@ -60,7 +60,10 @@ class Base(DeclarativeBase):
 
 
 class Colour(enum.Enum):
+    """One member has two names."""
+
     red = 1
+    crimson = 1
     green = 2
 
 
@@ -144,7 +147,11 @@ KINDS: dict[str, tuple[Any, list[Any], list[Any]]] = {
         [MOMENT, "2026-01-02T03:04:05", "2026-01-02 03:04:05"],
         ["2026-01-02T03:04:05Z", "20260102T030405", "2026-01-02T03:04:05+00:00", *_NO_MOMENTS],
     ),
-    "named": (Enum(Colour), [Colour.red, "red"], [" red", "RED", 1, "Colour.red", "blue", ""]),
+    "named": (
+        Enum(Colour),
+        [Colour.green, "green"],
+        [" green", "GREEN", 2, "Colour.green", "blue", "crimson", ""],
+    ),
     "word": (Enum("red", "blue", name="key_of_words"), ["red"], [" red", "RED", "green", 1]),
     "bytes": (BYTES, [b"ab", bytearray(b"ab")], ["ab", "6162", 7]),
 }
