@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import pkgutil
+import re
 import subprocess
 import sys
 import tomllib
@@ -167,6 +168,12 @@ def test_the_signature_of_an_entity_operation_spells_its_arguments_out(name: str
     assert named == ["session", "model", "key", *values, *options]
     with pytest.raises(TypeError, match=rf"^{name}\(\) got an unexpected keyword .* 'ifmatch'"):
         operation(None, None, 7, ifmatch="*")
+
+
+def test_one_page_has_every_declaration_of_a_class() -> None:
+    page = (ROOT / "docs/reference/declarations.md").read_text(encoding="utf-8")
+    named = re.findall(r"`(__\w+__)`", page)
+    assert sorted(named) == sorted([*_OPTIONS, "__lease_policy__", "__shares__"])
 
 
 def test_help_on_the_mixin_names_every_option_of_a_class() -> None:
