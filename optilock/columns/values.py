@@ -3,7 +3,7 @@
 A value that no column of the type can hold never reaches a driver, whose error would not show that
 the client is wrong. Only such values are refused: a database or a driver that accepts the text of a
 number for the number goes on doing so. :class:`Limits` has the differences between databases, and
-each has its own (:meth:`optilock.dialects.base.Database.limits`). The default holds on all of them.
+each has its own (:meth:`optilock.dialects.values.Values.limits`). The default holds on all of them.
 
 Types of the application (``TypeDecorator``) and types that SQLAlchemy has for one database alone
 are not checked: their conversion of values is unknown.

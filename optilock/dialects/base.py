@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import sqlalchemy as sa
 
-from optilock.columns.values import Limits
 from optilock.conditions.condition import Condition
 from optilock.conditions.write import Params, Write
 from optilock.dialects.catalogue import Catalogue, Weakness
 from optilock.dialects.commit_tokens import CommitTokens
 from optilock.dialects.locks import RowLocks
 from optilock.dialects.migrations import GuardTriggers, Names, TriggerDDL, Ways
-from optilock.dialects.quoting import EVERY, STANDARD, Quoting
 from optilock.dialects.rows import EachAlone, LockAndLook
 from optilock.dialects.scope_rows import ScopeRows
 from optilock.dialects.scope_triggers import ScopeTriggers
@@ -24,7 +21,6 @@ from optilock.dialects.values import Values, rows_with_keys
 from optilock.dialects.waits import Waits
 from optilock.errors import ConfigurationError
 from optilock.mapped import Identity
-from optilock.tokens.sql_functions import DatabaseFunction
 
 if TYPE_CHECKING:
     from optilock.dialects.queue_sql import Messages, Place
@@ -33,25 +29,6 @@ if TYPE_CHECKING:
 Changes = Callable[[Any], Mapping[str, Any]]
 #: Takes the seconds of a trip, and those of the process on its processors in that time.
 NoteTrip = Callable[[float, float], None]
-
-#: Nothing is certain, so little is refused.
-_UNKNOWN = Limits(
-    bits=(64, 64, 64),
-    converts=True,
-    as_text=(object,),
-    bools=(sa.types.Integer, sa.types.Numeric, sa.types.Float),
-    decimals=True,
-    decimal_text=True,
-    nan=True,
-    infinity=True,
-    counts_digits=False,
-    most_digits=1_000_000,
-    lengths=False,
-    nul=True,
-    offsets=True,
-    json_nan=True,
-    json_surrogates=True,
-)
 
 
 class Cascade(NamedTuple):
@@ -72,11 +49,13 @@ class Form(Protocol):
         """Write the rows; return those that were changed by others or are gone."""
 
 
-class Database(RowLocks, Values, Waits):
+class Database(RowLocks, Waits):
     """A database that optilock knows nothing special about."""
 
     #: SQLAlchemy dialect names this class answers for.
     names: tuple[str, ...] = ()
+
+    values = cached_property(Values)
 
     # -- how rows are written (asked by optilock.watched.guard) ------------------------------------
 
@@ -116,21 +95,6 @@ class Database(RowLocks, Values, Waits):
     def found_or_error(self, query: sa.Select[Any], rows: int) -> Any:
         """Return a statement that raises the same error unless the query finds so many rows."""
         return None
-
-    #: SQL of optilock's own functions, with {0} and {1} for their arguments.
-    sql_functions: Mapping[type[DatabaseFunction], str] = MappingProxyType({})
-
-    # -- SQL text of the program (asked by optilock.watched.statements) ----------------------------
-
-    def quotings(self, dialect: sa.Dialect) -> tuple[Quoting, ...]:
-        """Return each way in which it may read comments, literals and quoted names of a text."""
-        return STANDARD if dialect.identifier_preparer.initial_quote == '"' else EVERY
-
-    # -- what a client sends ---------------------------------------------------------------------
-
-    def limits(self, dialect: sa.Dialect) -> Limits:
-        """Return the limits of its columns, over this dialect."""
-        return _UNKNOWN
 
     # -- one row by its key (asked by optilock.watched.statements) ---------------------------------
 
@@ -356,10 +320,6 @@ class Database(RowLocks, Values, Waits):
     def scope_rows(self) -> ScopeRows:
         """The statements of scopes."""
         return ScopeRows(self)
-
-    def is_exact(self, column: sa.Column[Any], dialect: sa.Dialect) -> bool:
-        """Return whether two texts of the column are equal only if all characters are."""
-        return True
 
     # -- what makes it weaker than it looks (asked by optilock.check) ----------------------------
 

@@ -10,7 +10,7 @@ returns whether there was one.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -34,7 +34,7 @@ from optilock.dialects.rows import execute_unguarded
 from optilock.dialects.values import quoted_name
 from optilock.errors import ConfigurationError
 from optilock.tables.names import commit_tokens
-from optilock.tokens.sql_functions import DatabaseFunction, StatementTime, add_milliseconds
+from optilock.tokens.sql_functions import StatementTime, add_milliseconds
 from optilock.undocumented.statements import RETAIN_SCHEMA
 
 if TYPE_CHECKING:
@@ -95,8 +95,6 @@ def name_of_table(connection: Connection) -> str:
 class _Asked(Protocol):
     """The methods of a database's class that the statements need."""
 
-    @property
-    def sql_functions(self) -> Mapping[type[DatabaseFunction], str]: ...
     def insert_unless(self, table: Table) -> Insert | None: ...
     def classify(self, error: DBAPIError) -> Cause: ...
     def codes(self, error: BaseException) -> Iterator[str | int]: ...

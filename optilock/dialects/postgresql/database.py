@@ -4,14 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
-from datetime import date, time, timedelta
-from decimal import Decimal
-from enum import Enum
 from functools import cached_property
-from types import MappingProxyType
 from typing import Any
-from uuid import UUID
 
 from sqlalchemy import (
     ColumnElement,
@@ -25,12 +19,10 @@ from sqlalchemy import (
     literal_column,
     or_,
     select,
-    types,
 )
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.exc import DBAPIError
 
-from optilock.columns.values import Limits
 from optilock.conditions.write import Params, Write
 from optilock.dialects.base import (
     Changes,
@@ -66,22 +58,15 @@ from optilock.dialects.postgresql.rows import (
 )
 from optilock.dialects.postgresql.scope_rows import PostgreSQLScopeRows
 from optilock.dialects.postgresql.scope_triggers import PostgreSQLScopeTriggers
+from optilock.dialects.postgresql.values import PostgreSQLValues
 from optilock.dialects.postgresql.weak_settings import NO_BUMP, weak_settings
 from optilock.dialects.queue_sql import Messages, Place
-from optilock.dialects.quoting import ALL_OF_POSTGRESQL, Quoting
 from optilock.dialects.registry import register
 from optilock.dialects.scope_rows import ScopeRows
 from optilock.dialects.transaction_ends import first_words
 from optilock.dialects.values import quote_table
 from optilock.dialects.waits import KEEP_SNAPSHOT, Reach, level_of
 from optilock.errors import ConfigurationError
-from optilock.tokens.sql_functions import (
-    Later,
-    NextServerTime,
-    RandomUuid,
-    ServerTime,
-    StatementTime,
-)
 from optilock.undocumented.connections import skips_rollback
 
 #: The commands that end a transaction, and may begin another one (AND CHAIN).
@@ -90,45 +75,11 @@ _ENDS = ("COMMIT", "END", "ABORT", "ROLLBACK", "PREPARE")
 _IN_ERROR = 3
 
 
-_OF_ASYNCPG = Limits(
-    nan=True, infinity=True, most_digits=131_072, single="REAL", zones=True, json_surrogates=True
-)
-_OF_OTHERS = replace(
-    _OF_ASYNCPG,
-    converts=True,
-    as_text=(int, float, Decimal, date, time, timedelta, UUID, Enum),
-    decimals=True,
-    offsets=True,
-    zones=False,
-)
-#: SQLAlchemy casts what it sends as an INTEGER, where True then is 1.
-_OF_PSYCOPG = replace(
-    _OF_OTHERS, bools=(types.Integer,), no_bools=(types.SmallInteger, types.BigInteger)
-)
-
-
 @register
 class PostgreSQL(PostgreSQLCodes, Database):
     names = ("postgresql",)
 
-    # -- what a client sends ---------------------------------------------------------------------
-
-    def limits(self, dialect: Dialect) -> Limits:
-        """asyncpg encodes each value as its column's type, and converts nothing."""
-        if dialect.driver == "asyncpg":
-            return _OF_ASYNCPG
-        return _OF_PSYCOPG if dialect.driver == "psycopg" else _OF_OTHERS
-
-    #: Not ``now()``, which is the begin of the transaction. The UUID needs PostgreSQL 13.
-    sql_functions = MappingProxyType(
-        {
-            ServerTime: "clock_timestamp()",
-            NextServerTime: "greatest(clock_timestamp(), {0} + interval '1 microsecond')",
-            StatementTime: "statement_timestamp()",
-            Later: "({0} + {1} * interval '1 millisecond')",
-            RandomUuid: "gen_random_uuid()",
-        }
-    )
+    values = cached_property(PostgreSQLValues)
 
     # -- versions that the database makes --------------------------------------------------------
 
@@ -136,11 +87,6 @@ class PostgreSQL(PostgreSQLCodes, Database):
         return version_trigger(names)
 
     # -- how rows are written --------------------------------------------------------------------
-
-    exact_types = (*Database.exact_types, types.String, types.DateTime)
-    #: Or FLOAT of up to 24 bits.
-    #: (https://www.postgresql.org/docs/current/datatype-numeric.html, section 8.1.3)
-    single = "REAL"
 
     brief_waits = BRIEFLY
     bounds_waits = BOUNDED
@@ -154,9 +100,6 @@ class PostgreSQL(PostgreSQLCodes, Database):
 
     def describe_once(self, dialect: Dialect) -> None:
         describe_once(dialect)
-
-    def quotings(self, dialect: Dialect) -> tuple[Quoting, ...]:
-        return ALL_OF_POSTGRESQL
 
     def form(self, writes: list[Write], dialect: Dialect, *, locked: bool = False) -> Form:
         form = set_form(self, writes, dialect, locked=locked)

@@ -6,8 +6,7 @@ import os
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import date
-from functools import partial
+from functools import cached_property, partial
 from types import MappingProxyType
 from typing import Any
 from weakref import ref
@@ -15,7 +14,6 @@ from weakref import ref
 import sqlalchemy as sa
 from sqlalchemy.dialects.sqlite import insert
 
-from optilock.columns.values import Limits
 from optilock.conditions.write import Write
 from optilock.dialects.base import Changes, Database, Form
 from optilock.dialects.catalogue import Catalogue
@@ -24,7 +22,6 @@ from optilock.dialects.connections import send_afterwards, undo_at_checkin
 from optilock.dialects.locks import KeyValues, Wait
 from optilock.dialects.migrations import Names, TriggerDDL
 from optilock.dialects.queue_sql import Messages, Place
-from optilock.dialects.quoting import SQLITE, Quoting
 from optilock.dialects.registry import register
 from optilock.dialects.rows import require_locks
 from optilock.dialects.sqlite.migrations import (
@@ -36,66 +33,24 @@ from optilock.dialects.sqlite.migrations import (
 from optilock.dialects.sqlite.queue_sql import SQLiteMessages
 from optilock.dialects.sqlite.rows import RowByRow
 from optilock.dialects.sqlite.scope_triggers import SQLiteScopeTriggers
+from optilock.dialects.sqlite.values import SQLiteValues
 from optilock.dialects.values import quote_name
 from optilock.dialects.waits import Reach
 from optilock.errors import ConfigurationError
-from optilock.tokens.sql_functions import (
-    Later,
-    NextServerTime,
-    RandomUuid,
-    ServerTime,
-    StatementTime,
-)
 
 #: In ``connection.info``: the file has a write-ahead log.
 _WAL = "optilock.wal"
 #: An option of the table, behind its columns.
 _WITHOUT_ROWID = re.compile(r"\)[^)]*\bWITHOUT\s+ROWID\b[^)]*$", re.IGNORECASE)
 
-# %f is seconds with three digits, as fine as the clock is (https://sqlite.org/lang_datefunc.html);
-# SQLAlchemy reads and writes six. 'now' is read when a statement first asks for it, and the
-# statement has its locks by then.
-_FORMAT = "'%Y-%m-%d %H:%M:%f000'"
-
-_LIMITS = Limits(
-    bits=(64, 64, 64),
-    converts=True,
-    as_text=(int, float, date),
-    bools=(sa.types.Integer, sa.types.Numeric, sa.types.Float),
-    decimal_text=True,
-    infinity=True,
-    counts_digits=False,
-    most_digits=308,  # of a float, which it makes of a Decimal
-    lengths=False,
-    nul=True,
-    long_numbers=False,
-    json_nan=True,
-    json_surrogates=True,
-)
-
 
 @register
 class SQLite(Database):
     names = ("sqlite",)
+
+    values = cached_property(SQLiteValues)
     cased_columns = False
     keeps_types = False  # any value in any column (https://sqlite.org/flextypegood.html)
-
-    # -- what a client sends ---------------------------------------------------------------------
-
-    def limits(self, dialect: sa.Dialect) -> Limits:
-        """Its types are hints, but for the 64 bits of a number; NaN is stored as NULL."""
-        return _LIMITS
-
-    sql_functions = MappingProxyType(
-        {
-            ServerTime: f"strftime({_FORMAT}, 'now')",
-            NextServerTime: f"max(strftime({_FORMAT}, 'now'),"
-            f" strftime({_FORMAT}, {{0}}, '+0.001 seconds'))",
-            StatementTime: f"strftime({_FORMAT}, 'now')",
-            Later: f"strftime({_FORMAT}, {{0}}, ({{1}} / 1000.0) || ' seconds')",
-            RandomUuid: "lower(hex(randomblob(16)))",
-        }
-    )
 
     # -- versions that the database makes --------------------------------------------------------
 
@@ -108,13 +63,6 @@ class SQLite(Database):
 
     #: SQLITE_MAX_VARIABLE_NUMBER is 999 in old builds (https://sqlite.org/limits.html).
     max_parameters = 900
-
-    exact_types = (*Database.exact_types, sa.types.String, sa.types.DateTime)
-    # It has no type for times: a CAST gives 2026.
-    rounded_types = (sa.types.Numeric, sa.types.Integer)
-
-    def quotings(self, dialect: sa.Dialect) -> tuple[Quoting, ...]:
-        return (SQLITE,)
 
     def form(self, writes: list[Write], dialect: sa.Dialect, *, locked: bool = False) -> Form:
         """Behind a thread (aiosqlite) each row would be a hop: there lock and look is cheaper."""

@@ -213,7 +213,7 @@ def require_exact(connection: sa.Connection, mapper: Mapper[Any]) -> None:
     if type(database) in rules.exact_on:
         return
     for column in rules.columns:
-        if not database.is_exact(column, connection.dialect):
+        if not database.values.is_exact(column, connection.dialect):
             raise ConfigurationError(
                 f"{rules.mapper.class_.__name__}.__version_scopes__ names"
                 f" {column.table.name}.{column.name}, and {connection.dialect.name} may treat 'A'"

@@ -259,7 +259,7 @@ def _are_kept(
     dialect = connection.dialect
     database, columns = database_of(dialect), facts(mapper).columns
     floats = {
-        name: database.is_float_kept(columns[name].type, ours, theirs, dialect)
+        name: database.values.is_float_kept(columns[name].type, ours, theirs, dialect)
         for name, (ours, theirs) in values.items()
     }
     if False in floats.values():
@@ -268,7 +268,7 @@ def _are_kept(
     if not names:
         return True
     stored_forms = (
-        database.as_stored(columns[name].type, values[name][0], dialect) for name in names
+        database.values.as_stored(columns[name].type, values[name][0], dialect) for name in names
     )
     kept = type(connection).execute(connection, select(*stored_forms)).one()
     same = facts(mapper).same
