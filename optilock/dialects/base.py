@@ -19,6 +19,7 @@ from optilock.dialects.scope_rows import ScopeRows
 from optilock.dialects.scope_triggers import ScopeTriggers
 from optilock.dialects.values import Values, rows_with_keys
 from optilock.dialects.waits import Waits
+from optilock.dialects.watching import Watching
 from optilock.errors import ConfigurationError
 from optilock.mapped import Identity
 
@@ -55,6 +56,7 @@ class Database(RowLocks, Waits):
     #: SQLAlchemy dialect names this class answers for.
     names: tuple[str, ...] = ()
 
+    watching = cached_property(Watching)
     values = cached_property(Values)
 
     # -- how rows are written (asked by optilock.watched.guard) ------------------------------------

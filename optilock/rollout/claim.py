@@ -222,6 +222,8 @@ def claim_of(table: str, schema: str | None) -> Claim:
 
 def _process(connection: sa.Connection) -> str:
     """Return our process and the number of its connection on the server, for messages."""
-    number = database_of(connection.dialect).number_of(connection.connection.driver_connection)
+    number = database_of(connection.dialect).watching.number_of(
+        connection.connection.driver_connection
+    )
     of_the_server = "" if number is None else f", connection {number} of the server"
     return f"process {os.getpid()} on {socket.gethostname()}{of_the_server}"[:200]

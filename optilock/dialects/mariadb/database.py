@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from functools import cached_property
-from time import sleep
 from typing import Any
 
 import sqlalchemy as sa
@@ -42,6 +41,7 @@ from optilock.dialects.mariadb.rows import (
 from optilock.dialects.mariadb.scope_rows import MariaDBScopeRows
 from optilock.dialects.mariadb.scope_triggers import MariaDBScopeTriggers
 from optilock.dialects.mariadb.values import MariaDBValues
+from optilock.dialects.mariadb.watching import MariaDBWatching
 from optilock.dialects.mariadb.weak_settings import weak_settings
 from optilock.dialects.migrations import Names, TriggerDDL
 from optilock.dialects.queue_sql import Messages, Place
@@ -76,6 +76,7 @@ _CASCADES = sa.text(
 class MariaDB(MariaDBCodes, Database):
     names = ("mysql", "mariadb")
 
+    watching = cached_property(MariaDBWatching)
     values = cached_property(MariaDBValues)
 
     # -- versions that the database makes --------------------------------------------------------
@@ -203,42 +204,6 @@ class MariaDB(MariaDBCodes, Database):
         return f"DELIMITER //\n{statement}//\nDELIMITER ;\n" if ";" in statement else None
 
     # -- who waits for whom ----------------------------------------------------------------------
-
-    lock_question = (
-        "SELECT count(*) > 0 FROM information_schema.innodb_trx"
-        " WHERE trx_mysql_thread_id = {} AND trx_state = 'LOCK WAIT'"
-    )
-    # InnoDB renews the table only if no query has read it for 0.1 s (INNODB_TRX in its manual).
-    lock_question_pause = 0.11
-
-    def number_of(self, connection: Any) -> int | None:
-        number = getattr(connection, "thread_id", None)  # PyMySQL, mysqlclient
-        return number() if callable(number) else None
-
-    tells_waits = True
-
-    def who_waits(self, cursor: Any, numbers: Collection[int]) -> frozenset[int] | None:
-        """The count of waits is fresh, and ``innodb_trx`` is up to 0.1 s old.
-
-        The count is one of the whole server. It is ours where no other connection runs a statement.
-        """
-        listed = ", ".join(map(str, numbers))
-        cursor.execute(
-            "SELECT count(*) FROM information_schema.processlist WHERE id <> connection_id()"
-            f" AND command IN ('Query', 'Execute') AND id NOT IN ({listed})"
-        )
-        if cursor.fetchone()[0]:
-            sleep(self.lock_question_pause)
-            cursor.execute(
-                "SELECT trx_mysql_thread_id FROM information_schema.innodb_trx"
-                f" WHERE trx_state = 'LOCK WAIT' AND trx_mysql_thread_id IN ({listed})"
-            )
-            return frozenset(number for (number,) in cursor.fetchall())
-        cursor.execute("SHOW GLOBAL STATUS LIKE 'Innodb_row_lock_current_waits'")
-        waits = int(cursor.fetchone()[1])
-        if waits >= len(numbers):
-            return frozenset(numbers)
-        return None if waits else frozenset()
 
     def has_open_transaction(self, connection: Any) -> bool | None:
         """SERVER_STATUS_IN_TRANS of the last answer without an error (PyMySQL, asyncmy).

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import cached_property
 from typing import Any
@@ -59,6 +59,7 @@ from optilock.dialects.postgresql.rows import (
 from optilock.dialects.postgresql.scope_rows import PostgreSQLScopeRows
 from optilock.dialects.postgresql.scope_triggers import PostgreSQLScopeTriggers
 from optilock.dialects.postgresql.values import PostgreSQLValues
+from optilock.dialects.postgresql.watching import PostgreSQLWatching
 from optilock.dialects.postgresql.weak_settings import NO_BUMP, weak_settings
 from optilock.dialects.queue_sql import Messages, Place
 from optilock.dialects.registry import register
@@ -79,6 +80,7 @@ _IN_ERROR = 3
 class PostgreSQL(PostgreSQLCodes, Database):
     names = ("postgresql",)
 
+    watching = cached_property(PostgreSQLWatching)
     values = cached_property(PostgreSQLValues)
 
     # -- versions that the database makes --------------------------------------------------------
@@ -174,31 +176,6 @@ class PostgreSQL(PostgreSQLCodes, Database):
         type(connection).execute(connection, setting)  # not through the guard of a running flush
 
     # -- who waits for whom ----------------------------------------------------------------------
-
-    lock_question = "SELECT cardinality(pg_blocking_pids({})) > 0"
-    tells_waits = True
-    #: The transaction that closes a circle is then always the one that is ended. Superusers only.
-    #: With a limit of the application's own, a unit sets no brief one: how long it waits is then
-    #: the choice of the watching thread, and not of a clock.
-    watched_settings = (
-        "SET deadlock_timeout = '1ms'",
-        "SELECT set_config('lock_timeout', '59s', false)"
-        " WHERE current_setting('lock_timeout') = '0'",
-    )
-
-    def number_of(self, connection: Any) -> int | None:
-        known = getattr(getattr(connection, "info", None), "backend_pid", None)  # psycopg
-        if known is None and hasattr(connection, "get_server_pid"):  # asyncpg
-            known = connection.get_server_pid()
-        return known if isinstance(known, int) else None
-
-    def who_waits(self, cursor: Any, numbers: Collection[int]) -> frozenset[int]:
-        listed = ", ".join(map(str, numbers))
-        cursor.execute(
-            f"SELECT pid FROM unnest(ARRAY[{listed}]) AS pid"
-            " WHERE cardinality(pg_blocking_pids(pid)) > 0"
-        )
-        return frozenset(number for (number,) in cursor.fetchall())
 
     def has_open_transaction(self, connection: Any) -> bool | None:
         pgconn = getattr(connection, "pgconn", None)

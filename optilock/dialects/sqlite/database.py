@@ -34,6 +34,7 @@ from optilock.dialects.sqlite.queue_sql import SQLiteMessages
 from optilock.dialects.sqlite.rows import RowByRow
 from optilock.dialects.sqlite.scope_triggers import SQLiteScopeTriggers
 from optilock.dialects.sqlite.values import SQLiteValues
+from optilock.dialects.sqlite.watching import SQLiteWatching
 from optilock.dialects.values import quote_name
 from optilock.dialects.waits import Reach
 from optilock.errors import ConfigurationError
@@ -48,6 +49,7 @@ _WITHOUT_ROWID = re.compile(r"\)[^)]*\bWITHOUT\s+ROWID\b[^)]*$", re.IGNORECASE)
 class SQLite(Database):
     names = ("sqlite",)
 
+    watching = cached_property(SQLiteWatching)
     values = cached_property(SQLiteValues)
     cased_columns = False
     keeps_types = False  # any value in any column (https://sqlite.org/flextypegood.html)
@@ -178,14 +180,6 @@ class SQLite(Database):
 
     # -- who waits for whom ----------------------------------------------------------------------
 
-    refuses_when_busy = True
-    watched_settings = ("PRAGMA busy_timeout = 0",)
-
-    def is_busy(self, error: BaseException) -> bool:
-        """Return whether it is SQLITE_BUSY, and not a snapshot that no waiting makes newer."""
-        codes = tuple(self.codes(error))
-        return 5 in codes and 517 not in codes
-
     def has_open_transaction(self, connection: Any) -> bool:
         """SQLite's own answer, also after an error (sqlite3_get_autocommit)."""
         return bool(getattr(connection, "in_transaction", False))
@@ -198,11 +192,6 @@ class SQLite(Database):
     def is_without_savepoint(self, error: BaseException) -> bool:
         """SQLITE_ERROR; SQLITE_BUSY while a statement still writes."""
         return 1 in self.codes(error)
-
-    def is_in_memory(self, dialect: sa.Dialect, connection: Any) -> bool:
-        cursor = connection.cursor()
-        cursor.execute("PRAGMA database_list")
-        return not cursor.fetchall()[0][2]
 
     def reads_wait(self, connection: sa.Connection) -> bool:
         return False
