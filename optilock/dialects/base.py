@@ -12,6 +12,7 @@ from optilock.conditions.condition import Condition
 from optilock.conditions.write import Params, Write
 from optilock.dialects.catalogue import Catalogue, Weakness
 from optilock.dialects.commit_tokens import CommitTokens
+from optilock.dialects.ends import Ends
 from optilock.dialects.locks import RowLocks
 from optilock.dialects.migrations import GuardTriggers, Names, TriggerDDL, Ways
 from optilock.dialects.rows import EachAlone, LockAndLook
@@ -56,6 +57,7 @@ class Database(RowLocks, Waits):
     #: SQLAlchemy dialect names this class answers for.
     names: tuple[str, ...] = ()
 
+    ends = cached_property(Ends)
     watching = cached_property(Watching)
     values = cached_property(Values)
 
@@ -178,11 +180,11 @@ class Database(RowLocks, Waits):
             " read-only: leave read_only=True out."
         )
 
-    def describe_once(self, dialect: sa.Dialect) -> None:
-        """Let the driver describe the results of optilock's own queries once, if that is slow."""
-
     def begin_savepoints(self, connection: sa.Connection) -> None:
         """See to it that a savepoint of this transaction never commits by itself."""
+
+    def describe_once(self, dialect: sa.Dialect) -> None:
+        """Let the driver describe the results of optilock's own queries once, if that is slow."""
 
     def pipelined(
         self,
@@ -206,42 +208,9 @@ class Database(RowLocks, Waits):
 
     # -- the end of a transaction (asked by optilock.dialects.transaction_ends) --------------------
 
-    #: Whether COMMIT silently rolls back after an error earlier in the transaction.
-    commits_in_silence: bool = False
-    #: Whether an error at RELEASE leaves a transaction that can only roll back.
-    release_may_fail_all: bool = False
-    #: Whether SAVEPOINT is sent without a round trip.
-    savepoints_are_free: bool = False
-
     #: Options of units that a transaction in two phases cannot have. The token of ``exactly_once``
     #: goes with the one COMMIT of a unit.
     forbidden_in_two_phases: frozenset[str] = frozenset({"exactly_once"})
-
-    def ends_transaction(
-        self, error: BaseException, connection: sa.Connection | None = None
-    ) -> bool | None:
-        """Return whether the database has rolled back the *whole* transaction with ``error``.
-
-        The next statement is then the first of another one. The ``connection`` that has raised the
-        error may be asked. ``None``: it is unknown, and COMMIT is refused.
-        """
-        return None
-
-    def may_restart(self, statement: str) -> bool:
-        """Return whether a statement may end the transaction and begin another one at once."""
-        return False
-
-    def is_without_savepoint(self, error: BaseException) -> bool:
-        """Return whether RELEASE failed because there is no such savepoint."""
-        return True
-
-    def knows_failed(self, connection: Any) -> bool | None:
-        """Return whether a driver's connection is in a transaction that failed; None: unknown."""
-        return None
-
-    def transaction_failed(self, connection: sa.Connection) -> bool:
-        """Return whether COMMIT would silently roll back, after an error in the transaction."""
-        return False
 
     # -- several servers that write the same rows --------------------------------------------------
 

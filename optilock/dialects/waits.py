@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
-from typing import Any
 
 from sqlalchemy import Connection
 
@@ -37,18 +34,6 @@ def level_of(connection: Connection) -> str:
 
 class Waits:
     """The part of a database's class that concerns waits, asked by optilock.testing."""
-
-    def has_open_transaction(self, connection: Any) -> bool | None:
-        """Return whether a transaction of a driver's connection is open; ``None``: unknown."""
-        return None
-
-    def open_transactions(self, connection: Any) -> Callable[[], bool | None]:
-        """Return what asks a driver's connection the same, again and again."""
-        return partial(self.has_open_transaction, connection)
-
-    def has_open_pipeline(self, connection: Any) -> bool:
-        """Return whether the driver sends statements without waiting for their results."""
-        return False
 
     def reads_wait(self, connection: Connection) -> bool:
         """Return whether a plain read waits for rows that another transaction has locked."""

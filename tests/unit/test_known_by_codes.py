@@ -261,7 +261,7 @@ def test_what_an_engine_calls_by_a_levels_name_may_be_less(
 def test_sql_server_ends_a_transaction_that_it_has_chosen_as_a_victim(
     text_of_odbc: str, ends: bool
 ) -> None:
-    assert SQLServer().ends_transaction(Exception("42000", f"{text_of_odbc} (SQLExecW)")) is ends
+    assert SQLServer().ends.ended_by(Exception("42000", f"{text_of_odbc} (SQLExecW)")) is ends
 
 
 def test_an_engine_without_levels_is_told_so() -> None:

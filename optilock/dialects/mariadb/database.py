@@ -19,8 +19,9 @@ from optilock.dialects.commit_tokens import CommitTokens
 from optilock.dialects.connections import undo_at_checkin
 from optilock.dialects.locks import KeyValues, Wait
 from optilock.dialects.mariadb import galera
-from optilock.dialects.mariadb.causes import OF_ONE_STATEMENT, MariaDBCodes, number_of
+from optilock.dialects.mariadb.causes import MariaDBCodes, number_of
 from optilock.dialects.mariadb.commit_tokens import MariaDBTokens
+from optilock.dialects.mariadb.ends import MariaDBEnds
 from optilock.dialects.mariadb.migrations import (
     MariaDBCatalogue,
     MariaDBGuard,
@@ -28,7 +29,7 @@ from optilock.dialects.mariadb.migrations import (
     note_what_moves,
     version_trigger,
 )
-from optilock.dialects.mariadb.pauses import BOUNDED_LOCKS, sets_limit, watch_marks
+from optilock.dialects.mariadb.pauses import BOUNDED_LOCKS, watch_marks
 from optilock.dialects.mariadb.queue_sql import MariaDBMessages
 from optilock.dialects.mariadb.rows import (
     BY_PRIMARY,
@@ -47,20 +48,9 @@ from optilock.dialects.migrations import Names, TriggerDDL
 from optilock.dialects.queue_sql import Messages, Place
 from optilock.dialects.registry import register
 from optilock.dialects.scope_rows import ScopeRows
-from optilock.dialects.transaction_ends import first_words
 from optilock.dialects.waits import KEEP_SNAPSHOT, Reach, level_of
 from optilock.errors import ConfigurationError
 from optilock.mapped import Identity
-
-#: Commands that end no transaction, unless the server's answer shows it (SET autocommit). All
-#: others commit (https://mariadb.com/kb/en/sql-statements-that-cause-an-implicit-commit/), or run
-#: statements that may.
-_STAYS = frozenset(
-    {"SELECT", "INSERT", "UPDATE", "DELETE", "REPLACE", "WITH", "VALUES", "TABLE", "SET", "DO"}
-    | {"SHOW", "EXPLAIN", "DESCRIBE", "DESC", "SAVEPOINT", "RELEASE", "KILL", "USE", "GET"}
-    | {"PREPARE", "DEALLOCATE", "SIGNAL", "RESIGNAL", "LOAD", "HANDLER", "END"}
-)
-
 
 _CASCADES = sa.text(
     "SELECT k.table_name, k.column_name, r.referenced_table_name, r.update_rule, r.delete_rule"
@@ -76,6 +66,7 @@ _CASCADES = sa.text(
 class MariaDB(MariaDBCodes, Database):
     names = ("mysql", "mariadb")
 
+    ends = cached_property(MariaDBEnds)
     watching = cached_property(MariaDBWatching)
     values = cached_property(MariaDBValues)
 
@@ -205,18 +196,6 @@ class MariaDB(MariaDBCodes, Database):
 
     # -- who waits for whom ----------------------------------------------------------------------
 
-    def has_open_transaction(self, connection: Any) -> bool | None:
-        """SERVER_STATUS_IN_TRANS of the last answer without an error (PyMySQL, asyncmy).
-
-        asyncmy keeps the status before, where the server has sent a zero.
-        """
-        status, answer = getattr(connection, "server_status", None), None
-        if status:
-            answer = getattr(connection, "_result", None)
-        if answer is not None and not answer.field_count:
-            status = answer.server_status
-        return None if status is None else bool(status & 1)
-
     def reach(self, connection: sa.Connection) -> Reach:
         """From REPEATABLE READ on, writes lock the gaps around their rows."""
         level = level_of(connection)
@@ -277,31 +256,6 @@ class MariaDB(MariaDBCodes, Database):
     #: START TRANSACTION READ ONLY is refused after XA START (XAER_RMFAIL).
     forbidden_in_two_phases = frozenset({"exactly_once", "read_only"})
 
-    def ends_transaction(
-        self, error: BaseException, connection: sa.Connection | None = None
-    ) -> bool:
-        """1213 deadlock and 1020 snapshot conflict roll back everything; 1205 its statement only.
-
-        With ``innodb_rollback_on_timeout`` 1205 does so, too. The driver only knows the
-        server's last answer without an error, so the server is asked.
-        (https://mariadb.com/kb/en/mariadb-error-code-reference/)
-        """
-        number = number_of(error)
-        if number in (1020, 1213):
-            return True
-        if connection is None or number in OF_ONE_STATEMENT:
-            return False
-        return _has_rolled_back(connection, number)
-
-    def may_restart(self, statement: str) -> bool:
-        """A procedure may commit, DDL does; the server's answer shows the state after that."""
-        if sets_limit(statement):
-            return False
-        return any(word not in _STAYS and not to for word, to in first_words(statement))
-
-    def is_without_savepoint(self, error: BaseException) -> bool:
-        return number_of(error) == 1305
-
     # -- a cluster -------------------------------------------------------------------------------
 
     def locks_are_local(self, connection: sa.Connection) -> bool:
@@ -319,25 +273,6 @@ def _through_key(query: sa.Select[Any], table: sa.Table) -> sa.Select[Any]:
     return query.with_hint(table, BY_PRIMARY) if has_primary(table) else query
 
 
-def _has_rolled_back(connection: sa.Connection, number: object) -> bool:
-    """Return whether the server has no transaction after an error; on MySQL, by its setting."""
-    if getattr(connection.dialect, "is_mariadb", False):
-        question = "SELECT NOT @@in_transaction"
-    elif number == _LOCK_TIMEOUT:
-        question = "SELECT @@innodb_rollback_on_timeout"
-    else:
-        return False
-    cursor = connection.connection.cursor()
-    try:
-        cursor.execute(question)
-        answer: Any = cursor.fetchone()
-        return bool(answer[0])
-    finally:
-        cursor.close()
-
-
-#: ER_LOCK_WAIT_TIMEOUT
-_LOCK_TIMEOUT = 1205
 #: ER_UNKNOWN_SYSTEM_VARIABLE
 _NO_SUCH_VARIABLE = 1193
 

@@ -21,7 +21,6 @@ from sqlalchemy import (
     select,
 )
 from sqlalchemy.dialects.postgresql import insert
-from sqlalchemy.exc import DBAPIError
 
 from optilock.conditions.write import Params, Write
 from optilock.dialects.base import (
@@ -38,6 +37,7 @@ from optilock.dialects.migrations import Names, TriggerDDL
 from optilock.dialects.postgresql.causes import PostgreSQLCodes
 from optilock.dialects.postgresql.commit_tokens import PostgreSQLTokens
 from optilock.dialects.postgresql.cursors import describe_once, open_line
+from optilock.dialects.postgresql.ends import PostgreSQLEnds
 from optilock.dialects.postgresql.last_writes import LOCK_TIMEOUT, LastWrites
 from optilock.dialects.postgresql.line import IDLE, has_pipelines
 from optilock.dialects.postgresql.migrations import (
@@ -64,22 +64,17 @@ from optilock.dialects.postgresql.weak_settings import NO_BUMP, weak_settings
 from optilock.dialects.queue_sql import Messages, Place
 from optilock.dialects.registry import register
 from optilock.dialects.scope_rows import ScopeRows
-from optilock.dialects.transaction_ends import first_words
 from optilock.dialects.values import quote_table
 from optilock.dialects.waits import KEEP_SNAPSHOT, Reach, level_of
 from optilock.errors import ConfigurationError
 from optilock.undocumented.connections import skips_rollback
-
-#: The commands that end a transaction, and may begin another one (AND CHAIN).
-_ENDS = ("COMMIT", "END", "ABORT", "ROLLBACK", "PREPARE")
-#: PQTRANS_INERROR of libpq (https://www.postgresql.org/docs/current/libpq-status.html).
-_IN_ERROR = 3
 
 
 @register
 class PostgreSQL(PostgreSQLCodes, Database):
     names = ("postgresql",)
 
+    ends = cached_property(PostgreSQLEnds)
     watching = cached_property(PostgreSQLWatching)
     values = cached_property(PostgreSQLValues)
 
@@ -177,18 +172,6 @@ class PostgreSQL(PostgreSQLCodes, Database):
 
     # -- who waits for whom ----------------------------------------------------------------------
 
-    def has_open_transaction(self, connection: Any) -> bool | None:
-        pgconn = getattr(connection, "pgconn", None)
-        if pgconn is not None:  # psycopg; in a pipeline the answers are still to come
-            return None if pgconn.pipeline_status else pgconn.transaction_status != IDLE
-        asked = getattr(connection, "is_in_transaction", None)  # asyncpg
-        if asked is None:
-            asked = getattr(connection, "get_transaction_status", None)  # psycopg2; IDLE is 0
-        return None if asked is None else bool(asked())
-
-    def has_open_pipeline(self, connection: Any) -> bool:
-        return bool(getattr(getattr(connection, "pgconn", None), "pipeline_status", 0))
-
     def reads_wait(self, connection: Connection) -> bool:
         return False
 
@@ -253,38 +236,6 @@ class PostgreSQL(PostgreSQLCodes, Database):
         limit = LOCK_TIMEOUT if interruptible else None
         line = open_line(connection, limit=limit, note_trip=note_trip)
         return None if line is None else LastWrites(line, careful=note_trip is not None)
-
-    def ends_transaction(self, error: BaseException, connection: Connection | None = None) -> bool:
-        """A transaction fails as a whole, and stays open until it is rolled back."""
-        return False
-
-    release_may_fail_all = True
-    commits_in_silence = True
-
-    def may_restart(self, statement: str) -> bool:
-        """Procedures cannot commit in a transaction block; several statements in one text can."""
-        return any(word in _ENDS and not to for word, to in first_words(statement))
-
-    def knows_failed(self, connection: Any) -> bool | None:
-        pgconn = getattr(connection, "pgconn", None)
-        return None if pgconn is None else int(pgconn.transaction_status) == _IN_ERROR
-
-    def transaction_failed(self, connection: Connection) -> bool:
-        """COMMIT of a failed transaction is answered with ROLLBACK, and no error.
-
-        psycopg knows the state; other drivers are asked with a statement that does nothing,
-        which a failed transaction answers with 25P02.
-        """
-        known = self.knows_failed(connection.connection.driver_connection)
-        if known is not None:
-            return known
-        try:
-            connection.exec_driver_sql("SELECT 1")
-        except DBAPIError as error:
-            if error.orig is not None and "25P02" in self.codes(error.orig):
-                return True
-            raise
-        return False
 
     def is_out(self, connection: Connection, error: BaseException) -> bool:
         """A standby, which reports itself as one (from PostgreSQL 14).

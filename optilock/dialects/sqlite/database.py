@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cached_property, partial
 from types import MappingProxyType
@@ -24,6 +24,7 @@ from optilock.dialects.migrations import Names, TriggerDDL
 from optilock.dialects.queue_sql import Messages, Place
 from optilock.dialects.registry import register
 from optilock.dialects.rows import require_locks
+from optilock.dialects.sqlite.ends import SQLiteEnds
 from optilock.dialects.sqlite.migrations import (
     SQLiteCatalogue,
     SQLiteGuard,
@@ -49,6 +50,7 @@ _WITHOUT_ROWID = re.compile(r"\)[^)]*\bWITHOUT\s+ROWID\b[^)]*$", re.IGNORECASE)
 class SQLite(Database):
     names = ("sqlite",)
 
+    ends = cached_property(SQLiteEnds)
     watching = cached_property(SQLiteWatching)
     values = cached_property(SQLiteValues)
     cased_columns = False
@@ -180,19 +182,6 @@ class SQLite(Database):
 
     # -- who waits for whom ----------------------------------------------------------------------
 
-    def has_open_transaction(self, connection: Any) -> bool:
-        """SQLite's own answer, also after an error (sqlite3_get_autocommit)."""
-        return bool(getattr(connection, "in_transaction", False))
-
-    def open_transactions(self, connection: Any) -> Callable[[], bool]:
-        return partial(getattr, connection, "in_transaction", False)
-
-    savepoints_are_free = True
-
-    def is_without_savepoint(self, error: BaseException) -> bool:
-        """SQLITE_ERROR; SQLITE_BUSY while a statement still writes."""
-        return 1 in self.codes(error)
-
     def reads_wait(self, connection: sa.Connection) -> bool:
         return False
 
@@ -243,6 +232,13 @@ class SQLite(Database):
             connection.exec_driver_sql("PRAGMA query_only = ON")
             undo_at_checkin(connection, "PRAGMA query_only = OFF")
 
+    def autocommits(self, connection: sa.Connection) -> bool:
+        """Return whether the connection is in autocommit mode without a BEGIN."""
+        driver = connection.connection.dbapi_connection
+        off = getattr(driver, "isolation_level", "") is None
+        off = off or getattr(driver, "autocommit", None) is True
+        return off and not _in_transaction(connection)
+
     def begin_savepoints(self, connection: sa.Connection) -> None:
         """Send BEGIN before the first savepoint.
 
@@ -254,13 +250,6 @@ class SQLite(Database):
         """
         covered = partial(_begin_nested, ref(connection))  # no circle: it goes back to the pool
         setattr(connection, "begin_nested", covered)  # noqa: B010
-
-    def autocommits(self, connection: sa.Connection) -> bool:
-        """Return whether the connection is in autocommit mode without a BEGIN."""
-        driver = connection.connection.dbapi_connection
-        off = getattr(driver, "isolation_level", "") is None
-        off = off or getattr(driver, "autocommit", None) is True
-        return off and not _in_transaction(connection)
 
 
 def _in_transaction(connection: sa.Connection) -> bool:

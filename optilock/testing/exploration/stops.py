@@ -146,7 +146,7 @@ class Stops:
             raise Abandoned
         transaction = self._transaction(unit, connection)
         driver = connection.connection.driver_connection
-        if self.database.has_open_pipeline(driver):
+        if self.database.ends.has_open_pipeline(driver):
             raise self.refuse(
                 f"{unit.name} sends statements in a pipeline, which run at any time until it is"
                 " synchronized: they cannot be put in order. Leave pipelined=True out."
@@ -168,7 +168,7 @@ class Stops:
             return
         unit.calls = None
         driver = connection.connection.driver_connection
-        if self.database.has_open_transaction(driver) is False:
+        if self.database.ends.open_transactions(driver)() is False:
             unit.let_go += self._transaction(unit, connection).end()
 
     def _failed(self, context: ExceptionContext) -> None:
@@ -178,8 +178,8 @@ class Stops:
         unit.calls = None
         transaction = unit.transactions.get(context.connection)
         if transaction is not None:
-            ended = self.database.ends_transaction(error)
-            unit.let_go += transaction.failed(whole=ended or self.database.commits_in_silence)
+            ended = self.database.ends.ended_by(error)
+            unit.let_go += transaction.failed(whole=ended or self.database.ends.fails_whole)
         if self.database.classify(error) is Cause.DEADLOCK:  # type: ignore[arg-type]
             self.deadlocks += 1
 
