@@ -13,13 +13,13 @@ from optilock.conditions.write import Params, Write
 from optilock.dialects.catalogue import Catalogue, Weakness
 from optilock.dialects.commit_tokens import CommitTokens
 from optilock.dialects.ends import Ends
+from optilock.dialects.isolation import IsolationLevels
 from optilock.dialects.locks import RowLocks
 from optilock.dialects.migrations import GuardTriggers, Names, TriggerDDL, Ways
 from optilock.dialects.rows import EachAlone, LockAndLook
 from optilock.dialects.scope_rows import ScopeRows
 from optilock.dialects.scope_triggers import ScopeTriggers
 from optilock.dialects.values import Values, rows_with_keys
-from optilock.dialects.waits import Waits
 from optilock.dialects.watching import Watching
 from optilock.errors import ConfigurationError
 from optilock.mapped import Identity
@@ -51,12 +51,13 @@ class Form(Protocol):
         """Write the rows; return those that were changed by others or are gone."""
 
 
-class Database(RowLocks, Waits):
+class Database(RowLocks):
     """A database that optilock knows nothing special about."""
 
     #: SQLAlchemy dialect names this class answers for.
     names: tuple[str, ...] = ()
 
+    isolation = cached_property(IsolationLevels)
     ends = cached_property(Ends)
     watching = cached_property(Watching)
     values = cached_property(Values)
@@ -149,40 +150,6 @@ class Database(RowLocks, Waits):
 
     # -- isolation (asked by optilock.isolation and the unit of work) --------------------------
 
-    def level_options(self, level: str) -> dict[str, Any]:
-        """Engine execution options with which every connection begins at ``level``."""
-        return {"isolation_level": level}
-
-    def begin_at(self, connection: sa.Connection, level: str, *, read_only: bool) -> None:
-        """Bring the transaction that has just begun to ``level``, and ask whether it is there.
-
-        Raises:
-            ConfigurationError: the server reports another level.
-        """
-        found = connection.get_isolation_level().upper()
-        if found != level:
-            raise ConfigurationError(
-                f"the transaction should run at {level}, but {connection.dialect.name} reports"
-                f" {found}: something else sets the level of this connection (an event listener, or"
-                " isolation_level in the execution options of the session); remove it."
-            )
-
-    def take_snapshot(self, connection: sa.Connection, level: str, *, read_only: bool) -> None:
-        """Take the unit's snapshot now, where :meth:`begin_at` has not done it.
-
-        A server does so with the first statement of the unit.
-        """
-
-    def begin_read_only(self, connection: sa.Connection) -> None:
-        """Make the database refuse every write of the transaction that has just begun."""
-        raise ConfigurationError(
-            f"optilock does not know how to make a transaction of {connection.dialect.name}"
-            " read-only: leave read_only=True out."
-        )
-
-    def begin_savepoints(self, connection: sa.Connection) -> None:
-        """See to it that a savepoint of this transaction never commits by itself."""
-
     def describe_once(self, dialect: sa.Dialect) -> None:
         """Let the driver describe the results of optilock's own queries once, if that is slow."""
 
@@ -205,12 +172,6 @@ class Database(RowLocks, Waits):
     def refuse_pipeline(self, dialect: sa.Dialect) -> None:
         """Raise ``ConfigurationError`` when its driver cannot do that."""
         raise ConfigurationError(cannot_pipeline(dialect))
-
-    # -- the end of a transaction (asked by optilock.dialects.transaction_ends) --------------------
-
-    #: Options of units that a transaction in two phases cannot have. The token of ``exactly_once``
-    #: goes with the one COMMIT of a unit.
-    forbidden_in_two_phases: frozenset[str] = frozenset({"exactly_once"})
 
     # -- several servers that write the same rows --------------------------------------------------
 
@@ -326,19 +287,28 @@ def cannot_pipeline(dialect: sa.Dialect) -> str:
     )
 
 
+class _Promised(IsolationLevels):
+    """The levels that an engine known by its codes promises."""
+
+    database: KnownByCodes
+
+    def level_options(self, level: str) -> dict[str, Any]:
+        """Or transactions would run at something that has the level's name and keeps less."""
+        levels, name = self.database.levels, self.database.names[0]
+        if level in levels:
+            return super().level_options(level)
+        kept = " or ".join(f"Isolation.{one.replace(' ', '_')}" for one in levels)
+        raise ConfigurationError(
+            f"optilock knows {name} by the codes of its errors alone, and cannot promise"
+            f" {level} there: {f'write isolation={kept}, or ' if kept else ''}leave isolation= out,"
+            " and give the rows versions. verify() checks what was only read."
+        )
+
+
 class KnownByCodes(Database):
     """An engine known by its error codes: features that were not tested raise an error."""
 
     #: Levels of isolation that the engine keeps as the SQL standard, and optilock, mean them.
     levels: tuple[str, ...] = ("READ COMMITTED",)
 
-    def level_options(self, level: str) -> dict[str, Any]:
-        """Or transactions would run at something that has the level's name and keeps less."""
-        if level in self.levels:
-            return super().level_options(level)
-        kept = " or ".join(f"Isolation.{one.replace(' ', '_')}" for one in self.levels)
-        raise ConfigurationError(
-            f"optilock knows {self.names[0]} by the codes of its errors alone, and cannot promise"
-            f" {level} there: {f'write isolation={kept}, or ' if kept else ''}leave isolation= out,"
-            " and give the rows versions. verify() checks what was only read."
-        )
+    isolation = cached_property(_Promised)

@@ -183,22 +183,6 @@ class RowLocks(ErrorCodes):
             " the SQL for that on this database: renew it yourself. Nothing was sent."
         )
 
-    def reads_snapshot(self, connection: Connection) -> bool:
-        """Return whether writing a row that others have changed ends this transaction.
-
-        No statement is sent: the level that SQLAlchemy has set counts.
-        """
-        told = connection.get_execution_options().get("isolation_level")
-        level = told or connection.default_isolation_level or ""
-        return str(level).upper() in ("REPEATABLE READ", "SERIALIZABLE")
-
-    def shows_newest_after_miss(self, connection: Connection) -> bool:
-        """Return whether plain reads after a missed write show what others have written."""
-        return not self.reads_snapshot(connection)
-
-    #: Whether a locking read may show a row that the transaction's plain reads do not show.
-    locks_show_newer: bool = False
-
 
 # -- how long a row lock is waited for -------------------------------------------------------------
 #

@@ -168,7 +168,7 @@ class Place:
         """
         mapper = self._mapper()
         database = database_of(connection.dialect)
-        share = database.locks_show_newer and not is_autocommit(connection)
+        share = database.isolation.locks_show_newer and not is_autocommit(connection)
         found = read_stored(connection, mapper, [self.identity], lock=False, share=share)
         stored = next(iter(found.values()), None)
         if stored is None:
@@ -194,7 +194,7 @@ class Place:
             made: sa.Select[Any] = sa.select(*columns.lease).where(*self.here)
             query = columns.known["look"] = made
         database = database_of(connection.dialect)
-        if newest and database.locks_show_newer and not is_autocommit(connection):
+        if newest and database.isolation.locks_show_newer and not is_autocommit(connection):
             # Not shared: two that look, and then write, would wait for each other.
             query = query.with_for_update(of=columns.table)
         row = execute_on_lease(connection, columns, query, self.params).mappings().first()

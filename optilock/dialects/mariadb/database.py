@@ -16,12 +16,12 @@ from optilock.conditions.write import Write
 from optilock.dialects.base import Cascade, Changes, Database, Form
 from optilock.dialects.catalogue import Catalogue, Weakness
 from optilock.dialects.commit_tokens import CommitTokens
-from optilock.dialects.connections import undo_at_checkin
 from optilock.dialects.locks import KeyValues, Wait
 from optilock.dialects.mariadb import galera
 from optilock.dialects.mariadb.causes import MariaDBCodes, number_of
 from optilock.dialects.mariadb.commit_tokens import MariaDBTokens
 from optilock.dialects.mariadb.ends import MariaDBEnds
+from optilock.dialects.mariadb.isolation import MariaDBIsolationLevels
 from optilock.dialects.mariadb.migrations import (
     MariaDBCatalogue,
     MariaDBGuard,
@@ -48,7 +48,6 @@ from optilock.dialects.migrations import Names, TriggerDDL
 from optilock.dialects.queue_sql import Messages, Place
 from optilock.dialects.registry import register
 from optilock.dialects.scope_rows import ScopeRows
-from optilock.dialects.waits import KEEP_SNAPSHOT, Reach, level_of
 from optilock.errors import ConfigurationError
 from optilock.mapped import Identity
 
@@ -66,6 +65,7 @@ _CASCADES = sa.text(
 class MariaDB(MariaDBCodes, Database):
     names = ("mysql", "mariadb")
 
+    isolation = cached_property(MariaDBIsolationLevels)
     ends = cached_property(MariaDBEnds)
     watching = cached_property(MariaDBWatching)
     values = cached_property(MariaDBValues)
@@ -157,8 +157,6 @@ class MariaDB(MariaDBCodes, Database):
         """INSERT IGNORE would pass over any other rule of a table as well."""
         return table.insert().prefix_with("IGNORE")
 
-    locks_show_newer = True  # at REPEATABLE READ, without innodb_snapshot_isolation
-
     # -- one row by its key ----------------------------------------------------------------------
 
     def telling(self, value: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
@@ -194,14 +192,6 @@ class MariaDB(MariaDBCodes, Database):
     def as_script(self, statement: str) -> str | None:
         return f"DELIMITER //\n{statement}//\nDELIMITER ;\n" if ";" in statement else None
 
-    # -- who waits for whom ----------------------------------------------------------------------
-
-    def reach(self, connection: sa.Connection) -> Reach:
-        """From REPEATABLE READ on, writes lock the gaps around their rows."""
-        level = level_of(connection)
-        keeps = level in KEEP_SNAPSHOT
-        return Reach(keeps, level == "SERIALIZABLE", keeps)
-
     # -- what makes it weaker than it looks -------------------------------------------------------
 
     def weak_settings(self, connection: sa.Connection) -> Iterator[Weakness]:
@@ -236,25 +226,12 @@ class MariaDB(MariaDBCodes, Database):
 
     # -- isolation -------------------------------------------------------------------------------
 
-    def begin_at(self, connection: sa.Connection, level: str, *, read_only: bool) -> None:
-        if level == "SERIALIZABLE" and not read_only and galera.is_node(connection):
-            raise ConfigurationError(galera.NOT_SERIALIZABLE)
-        super().begin_at(connection, level, read_only=read_only)
-        if level == "REPEATABLE READ" and not read_only:
-            _refuse_writes_over_the_snapshot(connection)
-
-    def begin_read_only(self, connection: sa.Connection) -> None:
-        connection.exec_driver_sql("START TRANSACTION READ ONLY")
-
     def autocommits(self, connection: sa.Connection) -> bool:
         """PyMySQL, mysqlclient and asyncmy know it from the server's last answer."""
         ask = getattr(connection.connection.dbapi_connection, "get_autocommit", None)
         if ask is None:
             return super().autocommits(connection)
         return bool(ask())
-
-    #: START TRANSACTION READ ONLY is refused after XA START (XAER_RMFAIL).
-    forbidden_in_two_phases = frozenset({"exactly_once", "read_only"})
 
     # -- a cluster -------------------------------------------------------------------------------
 
@@ -271,28 +248,3 @@ class MariaDB(MariaDBCodes, Database):
 
 def _through_key(query: sa.Select[Any], table: sa.Table) -> sa.Select[Any]:
     return query.with_hint(table, BY_PRIMARY) if has_primary(table) else query
-
-
-#: ER_UNKNOWN_SYSTEM_VARIABLE
-_NO_SUCH_VARIABLE = 1193
-
-
-def _refuse_writes_over_the_snapshot(connection: sa.Connection) -> None:
-    """Turn on ``innodb_snapshot_isolation`` for as long as the connection is ours.
-
-    Without it REPEATABLE READ of InnoDB writes over rows that its own snapshot does not show
-    (https://mariadb.com/kb/en/innodb-system-variables/#innodb_snapshot_isolation).
-    """
-    try:
-        found = connection.exec_driver_sql("SELECT @@innodb_snapshot_isolation").scalar()
-    except DBAPIError as error:
-        if number_of(error.orig) != _NO_SUCH_VARIABLE:
-            raise
-        raise ConfigurationError(
-            "this server has no innodb_snapshot_isolation (MariaDB 10.6.18, 10.11.8, 11.0.6 and"
-            " later have it), so its REPEATABLE READ loses updates of rows without a version:"
-            " use serializable(...), or a unit without isolation= and versioned models."
-        ) from error
-    if not found:
-        connection.exec_driver_sql("SET SESSION innodb_snapshot_isolation = ON")
-        undo_at_checkin(connection, "SET SESSION innodb_snapshot_isolation = OFF")

@@ -38,6 +38,7 @@ from optilock.dialects.postgresql.causes import PostgreSQLCodes
 from optilock.dialects.postgresql.commit_tokens import PostgreSQLTokens
 from optilock.dialects.postgresql.cursors import describe_once, open_line
 from optilock.dialects.postgresql.ends import PostgreSQLEnds
+from optilock.dialects.postgresql.isolation import PostgreSQLIsolationLevels
 from optilock.dialects.postgresql.last_writes import LOCK_TIMEOUT, LastWrites
 from optilock.dialects.postgresql.line import IDLE, has_pipelines
 from optilock.dialects.postgresql.migrations import (
@@ -65,7 +66,6 @@ from optilock.dialects.queue_sql import Messages, Place
 from optilock.dialects.registry import register
 from optilock.dialects.scope_rows import ScopeRows
 from optilock.dialects.values import quote_table
-from optilock.dialects.waits import KEEP_SNAPSHOT, Reach, level_of
 from optilock.errors import ConfigurationError
 from optilock.undocumented.connections import skips_rollback
 
@@ -74,6 +74,7 @@ from optilock.undocumented.connections import skips_rollback
 class PostgreSQL(PostgreSQLCodes, Database):
     names = ("postgresql",)
 
+    isolation = cached_property(PostgreSQLIsolationLevels)
     ends = cached_property(PostgreSQLEnds)
     watching = cached_property(PostgreSQLWatching)
     values = cached_property(PostgreSQLValues)
@@ -170,17 +171,6 @@ class PostgreSQL(PostgreSQLCodes, Database):
         setting = select(func.set_config(NO_BUMP, "on" if on else "off", True))
         type(connection).execute(connection, setting)  # not through the guard of a running flush
 
-    # -- who waits for whom ----------------------------------------------------------------------
-
-    def reads_wait(self, connection: Connection) -> bool:
-        return False
-
-    def reach(self, connection: Connection) -> Reach:
-        """At SERIALIZABLE the verdict depends on all reads and on the order of all commits."""
-        level = level_of(connection)
-        strict = level == "SERIALIZABLE"
-        return Reach(level in KEEP_SNAPSHOT, strict, strict, strict)
-
     # -- what makes it weaker than it looks -------------------------------------------------------
 
     def weak_settings(self, connection: Connection) -> Iterator[Weakness]:
@@ -202,14 +192,6 @@ class PostgreSQL(PostgreSQLCodes, Database):
         return PostgreSQLScopeRows(self)
 
     # -- isolation -------------------------------------------------------------------------------
-
-    def begin_read_only(self, connection: Connection) -> None:
-        """For this transaction alone.
-
-        After ``postgresql_readonly`` SQLAlchemy leaves READ WRITE on the pooled connection, which
-        overrules ``default_transaction_read_only``, and which a standby refuses.
-        """
-        connection.exec_driver_sql("SET TRANSACTION READ ONLY")
 
     def refuse_pipeline(self, dialect: Dialect) -> None:
         if not _is_psycopg(dialect):

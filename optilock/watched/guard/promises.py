@@ -339,7 +339,7 @@ def _moved(
             yield from _moved_in(session, mapper, some)
         else:
             connection = connection_to_write(session, mapper)
-            newer = database_of(connection.dialect).locks_show_newer
+            newer = database_of(connection.dialect).isolation.locks_show_newer
             read = partial(read_stored, connection, lock=False, share=newer)
             found = read(mapper, [one.identity for one in some], only=(facts(mapper).token,))
             yield from _entries(session, mapper, some, found, read, HiddenRows(connection))

@@ -78,7 +78,7 @@ def _after_begin(session: Session, transaction: SessionTransaction, connection: 
 
 def _connect(record: SessionRecord, connection: Connection) -> None:
     database = database_of(connection.dialect)
-    database.begin_savepoints(connection)
+    database.isolation.begin_savepoints(connection)
     record.connected(
         connection,
         autocommits=database.autocommits(connection),
