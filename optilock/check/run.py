@@ -146,7 +146,7 @@ def check_settings(engine: Engine) -> Iterator[Finding]:
 
 def _connection(connection: Connection) -> Iterator[Finding]:
     database = database_of(connection.dialect)
-    if database.autocommits(connection):
+    if database.locks.autocommits(connection):
         yield error(
             "autocommit",
             "connection",

@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import sqlalchemy as sa
 
-from optilock.conditions.condition import Condition
 from optilock.conditions.write import Params, Write
 from optilock.dialects.catalogue import Catalogue, Weakness
+from optilock.dialects.causes import ErrorCodes
 from optilock.dialects.commit_tokens import CommitTokens
 from optilock.dialects.ends import Ends
 from optilock.dialects.isolation import IsolationLevels
+from optilock.dialects.keys import RowKeys
 from optilock.dialects.locks import RowLocks
 from optilock.dialects.migrations import GuardTriggers, Names, TriggerDDL, Ways
 from optilock.dialects.rows import EachAlone, LockAndLook
 from optilock.dialects.scope_rows import ScopeRows
 from optilock.dialects.scope_triggers import ScopeTriggers
-from optilock.dialects.values import Values, rows_with_keys
+from optilock.dialects.values import Values
+from optilock.dialects.waits import Waits
 from optilock.dialects.watching import Watching
 from optilock.errors import ConfigurationError
-from optilock.mapped import Identity
 
 if TYPE_CHECKING:
     from optilock.dialects.queue_sql import Messages, Place
@@ -51,12 +52,15 @@ class Form(Protocol):
         """Write the rows; return those that were changed by others or are gone."""
 
 
-class Database(RowLocks):
+class Database(ErrorCodes):
     """A database that optilock knows nothing special about."""
 
     #: SQLAlchemy dialect names this class answers for.
     names: tuple[str, ...] = ()
 
+    locks = cached_property(RowLocks)
+    waits = cached_property(Waits)
+    keys = cached_property(RowKeys)
     isolation = cached_property(IsolationLevels)
     ends = cached_property(Ends)
     watching = cached_property(Watching)
@@ -64,31 +68,9 @@ class Database(RowLocks):
 
     # -- how rows are written (asked by optilock.watched.guard) ------------------------------------
 
-    #: The most parameters one statement may carry. PostgreSQL and MariaDB take 65,535
-    #: (https://www.postgresql.org/docs/current/limits.html); half of it leaves room for others.
-    max_parameters: int = 30_000
-
-    def keys_at_once(self, width: int) -> int:
-        """How many keys of ``width`` columns one statement names."""
-        return max(1, self.max_parameters // width)
-
-    def at_keys(
-        self, columns: Sequence[sa.ColumnElement[Any]], keys: Sequence[Identity]
-    ) -> sa.ColumnElement[bool]:
-        """``key IN (…)``, so that a lock takes these rows and no other."""
-        return rows_with_keys(columns, keys)
-
-    #: Conditions that every row fulfils; after them, a statement waits only briefly for locks.
-    #: None where the database finds a deadlock as soon as there is one.
-    brief_waits: tuple[Condition, ...] = ()
-
-    def has_brief_reads(self, dialect: sa.Dialect) -> bool:
-        """Return whether a read that shares rows can give up after a short time."""
-        return bool(self.brief_waits)
-
     def form(self, writes: list[Write], dialect: sa.Dialect, *, locked: bool = False) -> Form:
         """Return the form for two or more rows of one table, which may be ``locked`` already."""
-        return LockAndLook(self) if self.locks_rows(dialect) else EachAlone()
+        return LockAndLook(self) if self.locks.locks_rows(dialect) else EachAlone()
 
     def all_or_error(self, writes: list[Write], dialect: sa.Dialect) -> tuple[Any, Params] | None:
         """One statement that writes all of these rows of a table, or raises an error.

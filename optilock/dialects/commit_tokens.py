@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from sqlalchemy import (
@@ -29,9 +28,9 @@ from sqlalchemy import (
 from sqlalchemy.exc import DBAPIError
 
 from optilock.dialects.causes import Cause
-from optilock.dialects.locks import Wait
 from optilock.dialects.rows import execute_unguarded
 from optilock.dialects.values import quoted_name
+from optilock.dialects.waits import Wait, Waits
 from optilock.errors import ConfigurationError
 from optilock.tables.names import commit_tokens
 from optilock.tokens.sql_functions import StatementTime, add_milliseconds
@@ -98,7 +97,8 @@ class _Asked(Protocol):
     def insert_unless(self, table: Table) -> Insert | None: ...
     def classify(self, error: DBAPIError) -> Cause: ...
     def codes(self, error: BaseException) -> Iterator[str | int]: ...
-    def waiting(self, connection: Connection, wait: Wait) -> AbstractContextManager[None]: ...
+    @property
+    def waits(self) -> Waits: ...
 
 
 class CommitTokens:
@@ -133,7 +133,7 @@ class CommitTokens:
                 raise ConfigurationError(_NO_DATABASE)
             statement = made.insert_unless[kind] = plain.returning(made.columns.token)
         row = {"token": token, "fingerprint": fingerprint}
-        with self.database.waiting(connection, wait or Wait()):
+        with self.database.waits.waiting(connection, wait or Wait()):
             return execute_unguarded(connection, statement, row).first() is not None
 
     def read(self, connection: Connection, token: str) -> StoredToken | None:

@@ -29,6 +29,7 @@ from sqlalchemy import Connection, Dialect, Select, Table
 from optilock.dialects.base import KnownByCodes
 from optilock.dialects.causes import Cause, by_code
 from optilock.dialects.ends import Ends
+from optilock.dialects.locks import RowLocks
 from optilock.dialects.postgresql.database import PostgreSQL
 from optilock.dialects.postgresql.ends import PostgreSQLEnds
 from optilock.dialects.registry import register
@@ -79,6 +80,11 @@ class YugabyteDB(OverPostgreSQLsDrivers):
     levels = ("READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE")
 
 
+class _NoLocks(RowLocks):
+    def locks_rows(self, dialect: Dialect) -> bool:
+        return False
+
+
 @register
 class AuroraDSQL(OverPostgreSQLsDrivers):
     """Aurora DSQL, with one level, looks for conflicts at COMMIT alone ("Concurrency control").
@@ -91,8 +97,7 @@ class AuroraDSQL(OverPostgreSQLsDrivers):
     names = ("auroradsql",)
     levels = ("REPEATABLE READ",)
 
-    def locks_rows(self, dialect: Dialect) -> bool:
-        return False
+    locks = cached_property(_NoLocks)
 
 
 _TRANSACTION = "TransactionContext Error"
@@ -185,14 +190,7 @@ class _SQLServerEnds(Ends):
             cursor.close()
 
 
-@register
-class SQLServer(KnownByCodes):
-    """Microsoft SQL Server ("Database Engine events and errors", "Table hints")."""
-
-    names = ("mssql",)
-    ends = cached_property(_SQLServerEnds)
-    levels = ("READ COMMITTED", "SERIALIZABLE")
-
+class _SQLServerLocks(RowLocks):
     def locks_rows(self, dialect: Dialect) -> bool:
         return True
 
@@ -203,6 +201,16 @@ class SQLServer(KnownByCodes):
     def share(self, query: Select[Any], table: Table, *, briefly: bool = False) -> Select[Any]:
         return query.with_hint(table, "WITH (REPEATABLEREAD, ROWLOCK)", "mssql")
 
+
+@register
+class SQLServer(KnownByCodes):
+    """Microsoft SQL Server ("Database Engine events and errors", "Table hints")."""
+
+    names = ("mssql",)
+    ends = cached_property(_SQLServerEnds)
+    levels = ("READ COMMITTED", "SERIALIZABLE")
+
+    locks = cached_property(_SQLServerLocks)
     drivers = ("pyodbc", "pymssql", "_mssql", "mssql_python", "sqlalchemy.connectors.aioodbc")
     causes = by_code(
         # snapshot update conflict, and those of memory-optimized tables

@@ -33,7 +33,7 @@ from sqlalchemy.util import await_only, greenlet_spawn
 from optilock.dialects import database_of
 from optilock.dialects.causes import Cause
 from optilock.dialects.commit_tokens import FENCE, RANDOM, StoredToken
-from optilock.dialects.locks import Wait
+from optilock.dialects.waits import Wait
 from optilock.errors import CommitOutcomeUnknown, ConfigurationError
 from optilock.exactly_once.keys import not_done
 from optilock.watched.session.connections import binds_of_sessions

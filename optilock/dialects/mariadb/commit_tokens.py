@@ -17,9 +17,9 @@ from sqlalchemy.exc import IntegrityError
 
 from optilock.dialects.commit_tokens import CommitTokens, name_of_table
 from optilock.dialects.connections import cover_commit, undo_at_checkin, with_own_commit
-from optilock.dialects.locks import Wait
 from optilock.dialects.mariadb.values import MariaDBValues
 from optilock.dialects.rows import execute_unguarded
+from optilock.dialects.waits import Wait
 from optilock.tokens.sql_functions import ServerTime
 
 _DUPLICATE = 1062

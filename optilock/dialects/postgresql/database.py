@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from functools import cached_property
 from typing import Any
 
 from sqlalchemy import (
-    ColumnElement,
     Connection,
     Dialect,
     Insert,
     Select,
     Table,
-    Update,
     func,
     literal_column,
-    or_,
     select,
 )
 from sqlalchemy.dialects.postgresql import insert
@@ -32,7 +28,6 @@ from optilock.dialects.base import (
 )
 from optilock.dialects.catalogue import Catalogue, Weakness
 from optilock.dialects.commit_tokens import CommitTokens
-from optilock.dialects.locks import KeyValues, Wait
 from optilock.dialects.migrations import Names, TriggerDDL
 from optilock.dialects.postgresql.causes import PostgreSQLCodes
 from optilock.dialects.postgresql.commit_tokens import PostgreSQLTokens
@@ -41,6 +36,7 @@ from optilock.dialects.postgresql.ends import PostgreSQLEnds
 from optilock.dialects.postgresql.isolation import PostgreSQLIsolationLevels
 from optilock.dialects.postgresql.last_writes import LOCK_TIMEOUT, LastWrites
 from optilock.dialects.postgresql.line import IDLE, has_pipelines
+from optilock.dialects.postgresql.locks import PostgreSQLRowLocks
 from optilock.dialects.postgresql.migrations import (
     PostgreSQLCatalogue,
     PostgreSQLGuard,
@@ -49,9 +45,6 @@ from optilock.dialects.postgresql.migrations import (
 )
 from optilock.dialects.postgresql.queue_sql import PostgreSQLMessages
 from optilock.dialects.postgresql.rows import (
-    BOUNDED,
-    BOUNDED_LOCKS,
-    BRIEFLY,
     PLAIN,
     all_or_error,
     one_or_error,
@@ -60,12 +53,12 @@ from optilock.dialects.postgresql.rows import (
 from optilock.dialects.postgresql.scope_rows import PostgreSQLScopeRows
 from optilock.dialects.postgresql.scope_triggers import PostgreSQLScopeTriggers
 from optilock.dialects.postgresql.values import PostgreSQLValues
+from optilock.dialects.postgresql.waits import PostgreSQLWaits
 from optilock.dialects.postgresql.watching import PostgreSQLWatching
 from optilock.dialects.postgresql.weak_settings import NO_BUMP, weak_settings
 from optilock.dialects.queue_sql import Messages, Place
 from optilock.dialects.registry import register
 from optilock.dialects.scope_rows import ScopeRows
-from optilock.dialects.values import quote_table
 from optilock.errors import ConfigurationError
 from optilock.undocumented.connections import skips_rollback
 
@@ -74,6 +67,8 @@ from optilock.undocumented.connections import skips_rollback
 class PostgreSQL(PostgreSQLCodes, Database):
     names = ("postgresql",)
 
+    locks = cached_property(PostgreSQLRowLocks)
+    waits = cached_property(PostgreSQLWaits)
     isolation = cached_property(PostgreSQLIsolationLevels)
     ends = cached_property(PostgreSQLEnds)
     watching = cached_property(PostgreSQLWatching)
@@ -85,16 +80,6 @@ class PostgreSQL(PostgreSQLCodes, Database):
         return version_trigger(names)
 
     # -- how rows are written --------------------------------------------------------------------
-
-    brief_waits = BRIEFLY
-    bounds_waits = BOUNDED
-
-    #: Policies FOR UPDATE hold for SELECT … FOR UPDATE and FOR SHARE, too
-    #: (https://www.postgresql.org/docs/current/sql-createpolicy.html).
-    hides_from_locks = True
-
-    def bound_locks(self, dialect: Dialect) -> ColumnElement[bool]:
-        return BOUNDED_LOCKS
 
     def describe_once(self, dialect: Dialect) -> None:
         describe_once(dialect)
@@ -114,43 +99,7 @@ class PostgreSQL(PostgreSQLCodes, Database):
         found = query.cte("optilock_found").prefix_with("MATERIALIZED")
         return all_or_error(found, literal_column(str(rows)))
 
-    def lock_within(self, query: Select[Any], table: Table, wait: Wait) -> Select[Any]:
-        nowait = wait.milliseconds == 0 and not wait.skip
-        return query.with_for_update(of=table, key_share=True, nowait=nowait, skip_locked=wait.skip)
-
-    def pass_over_lock(self, statement: Update, keys: KeyValues) -> Update:
-        """SKIP LOCKED is for queries: one of the same row, which is asked once, ahead of it."""
-        there = statement.table.alias("unlocked")
-        found: Select[Any] = select(literal_column("1")).where(
-            *(there.c[column.key] == value for column, value in keys.items())
-        )
-        found = found.with_for_update(key_share=True, skip_locked=True)
-        return statement.where(found.correlate(None).exists())
-
-    @contextmanager
-    def waiting(self, connection: Connection, wait: Wait) -> Iterator[None]:
-        """``lock_timeout``, for this transaction alone (a pooler may give the next one away).
-
-        An error leaves a transaction that can only be rolled back, and the setting with it.
-        """
-        if not wait.milliseconds:
-            yield
-            return
-        before = _lock_timeout(connection, f"{wait.milliseconds}ms")
-        yield
-        _lock_timeout(connection, before)
-
     # -- one row by its key ----------------------------------------------------------------------
-
-    def may_hide_rows(self, connection: Connection, tables: Iterable[Any]) -> bool:
-        translated = connection.get_execution_options().get("schema_translate_map") or {}
-        names = {
-            quote_table(connection.dialect, one.name, translated.get(one.schema, one.schema))
-            for one in tables
-            if isinstance(one, Table)
-        }
-        asked = [func.row_security_active(name) for name in sorted(names)]
-        return bool(asked) and bool(connection.scalar(select(or_(*asked))))
 
     def insert_unless(self, table: Table) -> Insert:
         return insert(table).on_conflict_do_nothing(index_elements=[*table.primary_key])
@@ -243,14 +192,6 @@ def _reported(driver: Any, parameter: str) -> str | None:
         return getattr(driver.get_settings(), parameter, None)
     ask = getattr(getattr(driver, "info", None), "parameter_status", None)
     return None if ask is None else ask(parameter)
-
-
-def _lock_timeout(connection: Connection, value: str) -> str:
-    """Set it until COMMIT; return what it was."""
-    name = "lock_timeout"
-    before = type(connection).scalar(connection, select(func.current_setting(name)))
-    type(connection).execute(connection, select(func.set_config(name, value, True)))
-    return str(before)
 
 
 def _is_psycopg(dialect: Dialect) -> bool:

@@ -5,10 +5,8 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.dialects.sqlite import insert
@@ -17,14 +15,13 @@ from optilock.conditions.write import Write
 from optilock.dialects.base import Changes, Database, Form
 from optilock.dialects.catalogue import Catalogue
 from optilock.dialects.causes import Cause
-from optilock.dialects.connections import send_afterwards
-from optilock.dialects.locks import KeyValues, Wait
 from optilock.dialects.migrations import Names, TriggerDDL
 from optilock.dialects.queue_sql import Messages, Place
 from optilock.dialects.registry import register
-from optilock.dialects.rows import require_locks
 from optilock.dialects.sqlite.ends import SQLiteEnds
-from optilock.dialects.sqlite.isolation import SQLiteIsolationLevels, in_transaction
+from optilock.dialects.sqlite.isolation import SQLiteIsolationLevels
+from optilock.dialects.sqlite.keys import SQLiteRowKeys
+from optilock.dialects.sqlite.locks import SQLiteRowLocks
 from optilock.dialects.sqlite.migrations import (
     SQLiteCatalogue,
     SQLiteGuard,
@@ -35,6 +32,7 @@ from optilock.dialects.sqlite.queue_sql import SQLiteMessages
 from optilock.dialects.sqlite.rows import RowByRow
 from optilock.dialects.sqlite.scope_triggers import SQLiteScopeTriggers
 from optilock.dialects.sqlite.values import SQLiteValues
+from optilock.dialects.sqlite.waits import SQLiteWaits
 from optilock.dialects.sqlite.watching import SQLiteWatching
 from optilock.dialects.values import quote_name
 
@@ -46,6 +44,9 @@ _WITHOUT_ROWID = re.compile(r"\)[^)]*\bWITHOUT\s+ROWID\b[^)]*$", re.IGNORECASE)
 class SQLite(Database):
     names = ("sqlite",)
 
+    locks = cached_property(SQLiteRowLocks)
+    waits = cached_property(SQLiteWaits)
+    keys = cached_property(SQLiteRowKeys)
     isolation = cached_property(SQLiteIsolationLevels)
     ends = cached_property(SQLiteEnds)
     watching = cached_property(SQLiteWatching)
@@ -62,54 +63,11 @@ class SQLite(Database):
 
     # -- how rows are written --------------------------------------------------------------------
 
-    #: SQLITE_MAX_VARIABLE_NUMBER is 999 in old builds (https://sqlite.org/limits.html).
-    max_parameters = 900
-
     def form(self, writes: list[Write], dialect: sa.Dialect, *, locked: bool = False) -> Form:
         """Behind a thread (aiosqlite) each row would be a hop: there lock and look is cheaper."""
         return super().form(writes, dialect, locked=locked) if dialect.is_async else RowByRow()
 
-    one_lock = True
     stores_before_rows_are_read = False
-
-    def locks_rows(self, dialect: sa.Dialect) -> bool:
-        """All of them: see :meth:`begin_writing`."""
-        return True
-
-    def begin_writing(self, connection: sa.Connection, table: sa.Table) -> None:
-        """Take the write lock with a DELETE that matches nothing: no other writer from here on.
-
-        The sqlite3 module begins a transaction only with the first write; a SELECT before it
-        would hold nothing.
-        """
-        require_locks(self, connection)
-        statement = table.delete().where(sa.false())
-        type(connection).execute(connection, statement)
-
-    def lock(self, query: sa.Select[Any], table: sa.Table, *, deleting: bool) -> sa.Select[Any]:
-        return query
-
-    def lock_within(self, query: sa.Select[Any], table: sa.Table, wait: Wait) -> sa.Select[Any]:
-        return query  # the one lock is taken before: see begin_writing
-
-    def pass_over_lock(self, statement: sa.Update, keys: KeyValues) -> sa.Update:
-        return statement  # one lock for all: see waiting
-
-    @contextmanager
-    def waiting(self, connection: sa.Connection, wait: Wait) -> Iterator[None]:
-        """``busy_timeout``, which belongs to the connection (https://sqlite.org/pragma.html)."""
-        if wait.milliseconds is None:
-            yield
-            return
-        before = connection.exec_driver_sql("PRAGMA busy_timeout").scalar()
-        connection.exec_driver_sql(f"PRAGMA busy_timeout = {wait.milliseconds}")
-        with send_afterwards(connection.exec_driver_sql, f"PRAGMA busy_timeout = {before}"):
-            yield
-
-    def share(
-        self, query: sa.Select[Any], table: sa.Table, *, briefly: bool = False
-    ) -> sa.Select[Any]:
-        return query
 
     # -- one row by its key ----------------------------------------------------------------------
 
@@ -183,10 +141,3 @@ class SQLite(Database):
         return SQLiteMessages(place)
 
     # -- isolation -------------------------------------------------------------------------------
-
-    def autocommits(self, connection: sa.Connection) -> bool:
-        """Return whether the connection is in autocommit mode without a BEGIN."""
-        driver = connection.connection.dbapi_connection
-        off = getattr(driver, "isolation_level", "") is None
-        off = off or getattr(driver, "autocommit", None) is True
-        return off and not in_transaction(connection)

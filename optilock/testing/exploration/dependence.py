@@ -125,7 +125,7 @@ class Transaction:
             self._has_snapshot = True
             found.append((Way.READS, EVERYTHING))
         writes = begins or any(way is Way.LOCKS for way, _ in found)
-        if self.database.one_lock and writes:
+        if self.database.locks.one_lock and writes:
             found.append((Way.LOCKS, _FILE))
         elif reach.stops_readers:
             found.append((Way.READS, _FILE))

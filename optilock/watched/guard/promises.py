@@ -282,7 +282,7 @@ def _order(place: Place) -> Any:
 def _has_shared_locks(connection: Connection) -> bool:
     """Return whether transactions wait for single rows, and their locks reach all writers."""
     database = database_of(connection.dialect)
-    return not (database.one_lock or database.locks_are_local(connection))
+    return not (database.locks.one_lock or database.locks_are_local(connection))
 
 
 def _kept(session: Session, record: SessionRecord) -> Iterator[Place]:
@@ -355,9 +355,11 @@ def _by_table(promises: Iterable[Promise]) -> list[tuple[Mapper[Any], list[Promi
 def _moved_in(session: Session, mapper: Mapper[Any], some: list[Promise]) -> Iterator[Entry[Any]]:
     token = facts(mapper).token
     connection = connection_to_write(session, mapper)
-    database_of(connection.dialect).begin_writing(connection, facts(mapper).table)
+    database_of(connection.dialect).locks.begin_writing(connection, facts(mapper).table)
     identities, written = [one.identity for one in some], _must_write(session, connection)
-    can_hurry = not written and database_of(connection.dialect).has_brief_reads(connection.dialect)
+    can_hurry = not written and database_of(connection.dialect).waits.has_brief_reads(
+        connection.dialect
+    )
     record = record_of(session)
     briefly = can_hurry and _wait_briefly(record, mapper, identities, record.sent)
     found = read_stored(

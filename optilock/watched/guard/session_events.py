@@ -81,7 +81,7 @@ def _connect(record: SessionRecord, connection: Connection) -> None:
     database.isolation.begin_savepoints(connection)
     record.connected(
         connection,
-        autocommits=database.autocommits(connection),
+        autocommits=database.locks.autocommits(connection),
         keeps_sides=watch_errors(connection, database),
     )
     if record.owner is not None:

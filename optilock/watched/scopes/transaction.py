@@ -268,8 +268,8 @@ def lock_version(session: Session, scope: Scope) -> ScopeVersion:
     keys = (scope.key, scope.any_key)
     database = database_of(connection.dialect)
     rows, found = database.scope_rows, dict.fromkeys(keys, 0)
-    if database.one_lock:
-        database.begin_writing(connection, scopes)
+    if database.locks.one_lock:
+        database.locks.begin_writing(connection, scopes)
         found |= rows.read(connection, keys)
     elif has_triggers(mapper):
         found |= rows.lock(connection, sorted(keys))

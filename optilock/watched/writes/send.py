@@ -174,7 +174,7 @@ def _find_moved(
     session: Session, mapper: Mapper[Any], states: list[State], *, deleting: bool
 ) -> list[Missed]:
     connection = connection_to_write(session, mapper)
-    database_of(connection.dialect).begin_writing(connection, facts(mapper).table)
+    database_of(connection.dialect).locks.begin_writing(connection, facts(mapper).table)
     read = {state: _as_read(state, deleting=deleting) for state in states}
     key = facts(mapper).keys[0]
     names = tuple(dict.fromkeys((key, *(name for values in read.values() for name in values))))
