@@ -154,5 +154,5 @@ def _connection(connection: Connection) -> Iterator[Finding]:
             " cannot take anything back.",
             'Make the engine without isolation_level="AUTOCOMMIT".',
         )
-    for weakness in database.weak_settings(connection):
+    for weakness in database.servers.weak_settings(connection):
         yield weakness_finding(weakness, "connection")

@@ -20,18 +20,17 @@ def lock_at_once(
 
     To be asked on a connection of its own, as the first thing of a transaction.
     """
-    wait = Wait(skip=True)
+    wait, locks = Wait(skip=True), database.locks
+
+    def ask() -> Any:
+        return connection.execute(locks.lock_within(query, table, wait))
+
     try:
         with database.waits.waiting(connection, wait):
-            database.locks.begin_writing(connection, table)
-            found = ask_with_hint(
-                database,
-                table,
-                lambda: connection.execute(database.locks.lock_within(query, table, wait)),
-            )
-            return found.first() is not None
+            locks.begin_writing(connection, table)
+            return ask_with_hint(database, table, ask).first() is not None
     except DBAPIError as error:
-        if database.locks.one_lock and database.classify(error) is Cause.LOCK_TIMEOUT:
+        if locks.one_lock and database.classify(error) is Cause.LOCK_TIMEOUT:
             return False  # there is no row to skip
         raise
 

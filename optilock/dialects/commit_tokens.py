@@ -15,9 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from sqlalchemy import (
     Connection,
-    Insert,
     MetaData,
-    Table,
     bindparam,
     delete,
     false,
@@ -28,6 +26,7 @@ from sqlalchemy import (
 from sqlalchemy.exc import DBAPIError
 
 from optilock.dialects.causes import Cause
+from optilock.dialects.one_row import OneRow
 from optilock.dialects.rows import execute_unguarded
 from optilock.dialects.values import quoted_name
 from optilock.dialects.waits import Wait, Waits
@@ -94,7 +93,8 @@ def name_of_table(connection: Connection) -> str:
 class _Asked(Protocol):
     """The methods of a database's class that the statements need."""
 
-    def insert_unless(self, table: Table) -> Insert | None: ...
+    @property
+    def one_row(self) -> OneRow: ...
     def classify(self, error: DBAPIError) -> Cause: ...
     def codes(self, error: BaseException) -> Iterator[str | int]: ...
     @property
@@ -128,7 +128,7 @@ class CommitTokens:
         made, kind = _of(connection), type(self.database)
         statement = made.insert_unless.get(kind)
         if statement is None:
-            plain = self.database.insert_unless(made.table)
+            plain = self.database.one_row.insert_unless(made.table)
             if plain is None:
                 raise ConfigurationError(_NO_DATABASE)
             statement = made.insert_unless[kind] = plain.returning(made.columns.token)

@@ -94,6 +94,13 @@ class GuardTriggers:
     def __init__(self, dialect: sa.Dialect) -> None:
         self.dialect = dialect
 
+    #: Whether triggers fire for rows that a foreign key changes (``ON DELETE SET NULL``).
+    fire_after_cascades: bool = True
+
+    def of_version(self, names: Names) -> TriggerDDL | None:
+        """The trigger that moves a version column; ``None`` where none is known."""
+        return None
+
     def create(self, guard: GuardTrigger) -> tuple[str, ...]:
         """Statements that make the trigger, also in the place of another one."""
         raise _unknown(self.dialect)

@@ -18,6 +18,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 
 from optilock.dialects.causes import Cause
+from optilock.dialects.one_row import OneRow
 from optilock.dialects.rows import Locks, execute_unguarded
 from optilock.dialects.values import quoted_name
 from optilock.errors import ConfigurationError
@@ -37,8 +38,8 @@ IN_ORDER = _READ.order_by(scopes.c.scope)
 class _Asked(Locks, Protocol):
     """The methods of a database's class that the statements need."""
 
-    def insert_unless(self, table: sa.Table) -> sa.Insert | None: ...
-    def upsert(self, table: sa.Table, changes: Any) -> sa.Insert: ...
+    @property
+    def one_row(self) -> OneRow: ...
     def classify(self, error: DBAPIError) -> Cause: ...
 
 
@@ -125,12 +126,12 @@ class ScopeRows:
 
     @cached_property
     def _upsert(self) -> Any:
-        made = self.database.upsert(scopes, lambda new: {"version": scopes.c.version + 1})
+        made = self.database.one_row.upsert(scopes, lambda new: {"version": scopes.c.version + 1})
         return made.returning(scopes.c.scope, scopes.c.version)
 
     @cached_property
     def _insert(self) -> Any:
-        made = self.database.insert_unless(scopes)
+        made = self.database.one_row.insert_unless(scopes)
         if made is None:
             raise ConfigurationError(_NO_DATABASE)
         return made

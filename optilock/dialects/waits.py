@@ -53,7 +53,7 @@ class Waits(Feature):
         """
         return nullcontext()
 
-    def pass_over_lock(self, connection: Connection, statement: Update, keys: KeyValues) -> Update:
+    def pass_over_lock(self, connection: Connection, update: Update, keys: KeyValues) -> Update:
         """Return the UPDATE in a form that does not wait; or as it is, where a setting forbids it.
 
         Raises:

@@ -273,7 +273,7 @@ class _NamedPlace(Place):
 
     def make(self, connection: sa.Connection) -> bool:
         table = self.columns.table
-        insert = database_of(connection.dialect).insert_if_absent(table)
+        insert = database_of(connection.dialect).one_row.insert_if_absent(table)
         if insert is None:
             raise ConfigurationError(
                 f"Names cannot be leased on {connection.dialect.name}: optilock does not know how"

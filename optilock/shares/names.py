@@ -212,7 +212,7 @@ def _make(connection: sa.Connection, within: Shares, name: str) -> None:
     """Make the row of a name; another program may be making it at the same time."""
     table = within.names
     changes = {"moved": table.c.moved}
-    made = database_of(connection.dialect).upsert(table, lambda new: changes)
+    made = database_of(connection.dialect).one_row.upsert(table, lambda new: changes)
     values = {"there": False, "delete_pending": False, "read_only": False, "moved": 0}
     execute_unguarded(connection, made.values(name=name, **values))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager
 
-import sqlalchemy as sa
+from sqlalchemy import ColumnElement, Connection, Dialect, Update
 
 from optilock.dialects.mariadb.pauses import BOUNDED_LOCKS, watch_marks
 from optilock.dialects.waits import KeyValues, Wait, Waits
@@ -12,7 +12,7 @@ from optilock.errors import ConfigurationError
 
 
 class MariaDBWaits(Waits):
-    def waiting(self, connection: sa.Connection, wait: Wait) -> AbstractContextManager[None]:
+    def waiting(self, connection: Connection, wait: Wait) -> AbstractContextManager[None]:
         if wait.milliseconds and not getattr(connection.dialect, "is_mariadb", False):
             raise ConfigurationError(
                 "lock(timeout=...) needs FOR UPDATE WAIT n, which MySQL has not (MariaDB has):"
@@ -21,20 +21,18 @@ class MariaDBWaits(Waits):
             )
         return super().waiting(connection, wait)
 
-    def pass_over_lock(
-        self, connection: sa.Connection, statement: sa.Update, keys: KeyValues
-    ) -> sa.Update:
+    def pass_over_lock(self, connection: Connection, update: Update, keys: KeyValues) -> Update:
         """``innodb_lock_wait_timeout`` of the connection, which is closed afterwards.
 
         (https://mariadb.com/kb/en/innodb-system-variables/#innodb_lock_wait_timeout; MySQL waits
         for one second, its least)
         """
         connection.exec_driver_sql("SET SESSION innodb_lock_wait_timeout = 0")
-        return statement
+        return update
 
-    def bound_locks(self, dialect: sa.Dialect) -> sa.ColumnElement[bool] | None:
+    def bound_locks(self, dialect: Dialect) -> ColumnElement[bool] | None:
         return BOUNDED_LOCKS if watch_marks(dialect) else None
 
-    def has_brief_reads(self, dialect: sa.Dialect) -> bool:
+    def has_brief_reads(self, dialect: Dialect) -> bool:
         """MariaDB has NOWAIT for shared locks in this form, and MySQL in another one."""
         return getattr(dialect, "is_mariadb", False)

@@ -24,8 +24,8 @@ from importlib import import_module
 from types import MappingProxyType
 from typing import Any
 
-from optilock.dialects.base import NoteTrip
 from optilock.dialects.residue import AFTER_THE_END, Interposed, Residue, residue_of
+from optilock.dialects.trips import NoteTrip
 from optilock.errors import OptilockError
 
 # PGTransactionStatusType and ConnStatusType of libpq

@@ -44,14 +44,14 @@ class PostgreSQLWaits(Waits):
         yield
         _lock_timeout(connection, before)
 
-    def pass_over_lock(self, connection: Connection, statement: Update, keys: KeyValues) -> Update:
+    def pass_over_lock(self, connection: Connection, update: Update, keys: KeyValues) -> Update:
         """SKIP LOCKED is for queries: one of the same row, which is asked once, ahead of it."""
-        there = statement.table.alias("unlocked")
+        there = update.table.alias("unlocked")
         found: Select[Any] = select(literal_column("1")).where(
             *(there.c[column.key] == value for column, value in keys.items())
         )
         found = found.with_for_update(key_share=True, skip_locked=True)
-        return statement.where(found.correlate(None).exists())
+        return update.where(found.correlate(None).exists())
 
     bounds_waits = BOUNDED
 

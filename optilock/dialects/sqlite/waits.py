@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import sqlalchemy as sa
+from sqlalchemy import Connection, Update
 
 from optilock.dialects.connections import send_afterwards
 from optilock.dialects.waits import KeyValues, Wait, Waits
@@ -13,7 +13,7 @@ from optilock.dialects.waits import KeyValues, Wait, Waits
 
 class SQLiteWaits(Waits):
     @contextmanager
-    def waiting(self, connection: sa.Connection, wait: Wait) -> Iterator[None]:
+    def waiting(self, connection: Connection, wait: Wait) -> Iterator[None]:
         """``busy_timeout``, which belongs to the connection (https://sqlite.org/pragma.html)."""
         if wait.milliseconds is None:
             yield
@@ -23,7 +23,5 @@ class SQLiteWaits(Waits):
         with send_afterwards(connection.exec_driver_sql, f"PRAGMA busy_timeout = {before}"):
             yield
 
-    def pass_over_lock(
-        self, connection: sa.Connection, statement: sa.Update, keys: KeyValues
-    ) -> sa.Update:
-        return statement  # one lock for all: see waiting
+    def pass_over_lock(self, connection: Connection, update: Update, keys: KeyValues) -> Update:
+        return update  # one lock for all: see waiting

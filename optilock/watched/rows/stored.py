@@ -273,7 +273,7 @@ def unmoved_or_error(
         compared = [*facts(mapper).rows[0], *columns.values()]
         each = (_same(compared, parameters) for parameters in names)
         query = how.query(mapper, database, columns).where(or_(*each))
-        shapes[place] = database.found_or_error(query, len(rows))
+        shapes[place] = database.forms.found_or_error(query, len(rows))
     statement, pairs = shapes[place], zip(names, rows, strict=True)
     given = {name: value for each in pairs for name, value in zip(*each, strict=True)}
     return None if statement is None else (statement, given)

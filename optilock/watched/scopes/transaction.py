@@ -188,7 +188,7 @@ def verify_version(
 def _keep_locks(session: Session, mapper: Mapper[Any]) -> bool:
     """Return whether locks reach every writer, and are no savepoint's, which may give them back."""
     connection = connection_to_write(session, mapper)
-    local = database_of(connection.dialect).locks_are_local(connection)
+    local = database_of(connection.dialect).servers.locks_are_local(connection)
     return not local and nested_transaction(session) is None
 
 

@@ -48,7 +48,7 @@ def send(connection: Connection, writes: list[Write], *, locked: bool = False) -
     if not shape.exact or (shape.sent_individually and len(writes) > 1):
         return LockAndLook(database).send(connection, writes)
     if len(writes) > 1:
-        return database.form(writes, dialect, locked=locked).send(connection, writes)
+        return database.forms.form(writes, dialect, locked=locked).send(connection, writes)
     result = execute_unguarded(connection, shape.statement, writes[0].params)
     return [] if result.rowcount else writes
 
