@@ -1,4 +1,4 @@
-"""A database as its features, each a class of its own that says what differs between databases."""
+"""A database as the list of its features, each with a class for its answers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from optilock.dialects.catalogue import Catalogue
-from optilock.dialects.causes import ErrorCodes
 from optilock.dialects.commit_tokens import CommitTokens
 from optilock.dialects.ends import Ends
 from optilock.dialects.forms import Forms
@@ -15,6 +14,7 @@ from optilock.dialects.keys import RowKeys
 from optilock.dialects.locks import RowLocks
 from optilock.dialects.migrations import GuardTriggers, Ways
 from optilock.dialects.one_row import OneRow
+from optilock.dialects.refusals import Refusals
 from optilock.dialects.scope_rows import ScopeRows
 from optilock.dialects.scope_triggers import ScopeTriggers
 from optilock.dialects.servers import Servers
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from optilock.dialects.queue_sql import Messages, Place
 
 
-class Database(ErrorCodes):
+class Database(Refusals):
     """A database that optilock knows nothing special about.
 
     It has the class of each feature; an engine's has its own where it answers differently.

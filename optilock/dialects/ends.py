@@ -47,9 +47,9 @@ class Ends(Feature):
         return True
 
     def open_transactions(self, connection: Any) -> Callable[[], bool | None]:
-        """Return what tells, again and again, whether a driver's connection is in a transaction.
+        """Return a function that asks a driver's connection whether it is in a transaction.
 
-        ``None``: it is unknown.
+        Its answer is ``None`` where the driver does not know.
         """
         return lambda: None
 

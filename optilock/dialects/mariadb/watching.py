@@ -1,4 +1,4 @@
-"""Who waits for whom on MariaDB."""
+"""Connections of MariaDB that wait for a lock."""
 
 from __future__ import annotations
 

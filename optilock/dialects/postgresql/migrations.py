@@ -180,7 +180,7 @@ _UNUSED = sa.text(
     " AND NOT EXISTS (SELECT FROM pg_trigger t WHERE t.tgfoid = p.oid)"
     " ORDER BY n.nspname, p.proname"
 )
-#: The body that :func:`version_trigger` makes.
+#: The body that :meth:`PostgreSQLGuard.of_version` makes.
 _MOVES = re.compile(r" BEGIN NEW\.(.+) := COALESCE\(OLD\.\1, 0\) \+ 1; RETURN NEW; END ")
 
 

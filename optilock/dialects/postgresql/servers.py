@@ -6,8 +6,7 @@ from typing import Any
 
 from sqlalchemy import Connection, func, select
 
-from optilock.dialects.mariadb.weak_settings import weak_settings
-from optilock.dialects.postgresql.weak_settings import NO_BUMP
+from optilock.dialects.postgresql.weak_settings import NO_BUMP, weak_settings
 from optilock.dialects.servers import Servers
 
 

@@ -17,8 +17,7 @@ from sqlalchemy import (
     select,
 )
 
-from optilock.dialects.mariadb.pauses import BOUNDED_LOCKS
-from optilock.dialects.postgresql.rows import BOUNDED, BRIEFLY
+from optilock.dialects.postgresql.rows import BOUNDED, BOUNDED_LOCKS, BRIEFLY
 from optilock.dialects.waits import KeyValues, Wait, Waits
 
 

@@ -1,4 +1,4 @@
-"""Who waits for whom on PostgreSQL."""
+"""Connections of PostgreSQL that wait for a lock."""
 
 from __future__ import annotations
 

@@ -1,9 +1,11 @@
 """SQLite.
 
-:mod:`database` has its answers, the meaning of its error codes and the clock. :mod:`rows` has the
-form for many rows, and :mod:`queue_sql` the statements of queues. :mod:`migrations` has the
-triggers of versions, how a table in use gets a version, and the catalogue.
-:mod:`scope_triggers` has the triggers that move scopes for other programs.
+:mod:`database` lists the classes of the features that it answers differently: :mod:`locks`,
+:mod:`waits`, :mod:`keys`, :mod:`forms`, :mod:`one_row`, :mod:`values`, :mod:`isolation`,
+:mod:`ends`, :mod:`watching`, :mod:`queue_sql`, :mod:`tables`, :mod:`scope_triggers`, and
+:mod:`migrations` with the triggers of versions, how a table in use gets a version, and the
+catalogue. :mod:`causes` has the meaning of its result codes, and :mod:`rows` the form for many
+rows.
 """
 
 from optilock.dialects.sqlite.database import SQLite as SQLite

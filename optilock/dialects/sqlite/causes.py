@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from types import MappingProxyType
 
-from optilock.dialects.causes import Cause, ErrorCodes
+from optilock.dialects.causes import Cause
+from optilock.dialects.refusals import Refusals
 
 
-class SQLiteCodes(ErrorCodes):
+class SQLiteCodes(Refusals):
     drivers = ("sqlite3", "aiosqlite", "pysqlcipher3", "sqlcipher3")
     #: READONLY and AUTH.
     forbidden = frozenset({8, 23})

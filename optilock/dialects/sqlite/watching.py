@@ -1,4 +1,4 @@
-"""Who waits for whom on SQLite: nobody, statements are refused."""
+"""A statement that meets a lock of SQLite is refused, so nothing waits."""
 
 from __future__ import annotations
 
