@@ -44,6 +44,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sess
 
 from optilock import UnitOfWork, Versioned, is_transient, leases, watch
 from optilock.dialects import database_of
+from optilock.dialects.at_once import lock_at_once
 from optilock.errors import CommitOutcomeUnknown
 from optilock.leases import Leasable, LeaseHeld, LeaseLost, LeasePolicy
 from optilock.leases.names import place_of_row
@@ -304,8 +305,8 @@ def take(engine: Engine, until: float) -> leases.Lease | None:
     place, sessions = place_of_row(ROW, "take"), watch(sessionmaker(engine))
     with separate_connection(engine) as connection, connection.begin():
         database = database_of(connection.dialect)
-        free = database.lock_at_once(connection, place.lock(), place.columns.table)
-        if not free and database.one_lock:
+        free = lock_at_once(database, connection, place.lock(), place.columns.table)
+        if not free and database.locks.one_lock:
             return None
     while True:
         try:

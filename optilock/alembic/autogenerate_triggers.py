@@ -243,7 +243,7 @@ def _remade(context: AutogenContext, upgrade: UpgradeOps) -> set[Key]:
     """Return tables that Alembic's batch mode makes again, without their triggers."""
     assert context.dialect is not None
     options: dict[str, Any] = context.opts
-    remakes = database_of(context.dialect).batch_makes_anew
+    remakes = database_of(context.dialect).rollout.makes_tables_anew
     if not remakes or not options.get("render_as_batch", False):
         return set()
     return {

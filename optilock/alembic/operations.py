@@ -146,7 +146,7 @@ def ways_of(operations: Operations) -> Ways:
 def send(operations: Operations, statement: str) -> None:
     """Send a statement; with ``--sql`` write it for the database's own client."""
     context = operations.get_context()
-    script = database_of(context.dialect).as_script(statement) if context.as_sql else None
+    script = database_of(context.dialect).tables.as_script(statement) if context.as_sql else None
     if script is not None:
         context.impl.static_output(script)
     else:

@@ -146,7 +146,7 @@ def check_settings(engine: Engine) -> Iterator[Finding]:
 
 def _connection(connection: Connection) -> Iterator[Finding]:
     database = database_of(connection.dialect)
-    if database.autocommits(connection):
+    if database.locks.autocommits(connection):
         yield error(
             "autocommit",
             "connection",
@@ -154,5 +154,5 @@ def _connection(connection: Connection) -> Iterator[Finding]:
             " cannot take anything back.",
             'Make the engine without isolation_level="AUTOCOMMIT".',
         )
-    for weakness in database.weak_settings(connection):
+    for weakness in database.servers.weak_settings(connection):
         yield weakness_finding(weakness, "connection")

@@ -61,7 +61,7 @@ def _triggers(connection: Connection, root: Mapper[Any], table: Table) -> Iterat
 def _cascades(connection: Connection, root: Mapper[Any], table: Table) -> Iterator[Finding]:
     """Find foreign keys by which the database changes rows that no session sees."""
     database = database_of(connection.dialect)
-    if has_triggers(root) and database.cascades_fire_triggers:
+    if has_triggers(root) and database.guard_triggers.fire_after_cascades:
         return
     try:
         keys = inspect(connection).get_foreign_keys(table.name, schema=table.schema)

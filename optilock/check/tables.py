@@ -136,7 +136,7 @@ def _is_another(seen: CheckedTable, column: Column[Any], found: StoredColumn) ->
     is_version, there = column is seen.subject.version, _FAMILIES.get(found.word)
     if is_version and isinstance(column.type, Integer):
         return there not in (None, "number") or found.word in _FRACTIONS
-    if not seen.database.keeps_types and not is_version:
+    if not seen.database.catalogue.keeps_types and not is_version:
         return False  # SQLite keeps any value in any column
     mapped = family(column.type, seen)
     if there == "uuid" and mapped == "text" and isinstance(column.type, Uuid):
@@ -203,7 +203,7 @@ def keeps_microseconds(found: StoredColumn) -> bool:
 
 def time_zone(seen: CheckedTable) -> Iterator[Finding]:
     """Find a time that depends on the time zone of the connection."""
-    if seen.version is None or not seen.database.keeps_types:
+    if seen.version is None or not seen.database.catalogue.keeps_types:
         return
     name, mapped, found = seen.version
     wanted = in_sql(mapped.type, seen)
@@ -227,7 +227,7 @@ _SMALL = {"TINYINT": 8, "SMALLINT": 16, "INT2": 16, "SMALLSERIAL": 16, "MEDIUMIN
 
 def too_small(seen: CheckedTable) -> Iterator[Finding]:
     """Find a version column without room for every version."""
-    if seen.version is not None and seen.database.keeps_types:
+    if seen.version is not None and seen.database.catalogue.keeps_types:
         name, mapped, found = seen.version
         yield from _small_number(seen, name, mapped, found)
         yield from _short_text(seen, name, mapped, found)

@@ -17,7 +17,7 @@ from sqlalchemy.exc import DBAPIError
 from optilock.check.findings import Finding, error, note, unreadable_finding, warning
 from optilock.check.subjects import CheckedTable, Subject
 from optilock.dialects import database_of
-from optilock.dialects.base import Cascade
+from optilock.dialects.catalogue import Cascade
 from optilock.dialects.migrations import Found
 from optilock.errors import ConfigurationError
 from optilock.mapping.triggers import moved_column, trigger_ddl, trigger_name
@@ -289,7 +289,7 @@ def check_cascades(connection: Connection, subjects: Iterable[Subject]) -> Itera
     database = database_of(connection.dialect)
     for schema, names in by_schema.items():
         try:
-            found = database.silent_cascades(connection, schema)
+            found = database.catalogue(connection, schema).silent_cascades()
         except DBAPIError as refusal:
             yield unreadable_finding("foreign keys", refusal)
             connection.rollback()

@@ -4,7 +4,7 @@ A value that no column of the type can hold never reaches a driver, whose error 
 the client is wrong. A column of text takes texts alone. A database or a driver that accepts the
 text of a number or of a moment goes on doing so, for texts that a form reads too
 (:mod:`optilock.columns.kinds`). :class:`Limits` has the differences between databases, and
-each has its own (:meth:`optilock.dialects.base.Database.limits`). The default holds on all of them.
+each has its own (:meth:`optilock.dialects.values.Values.limits`). The default holds on all of them.
 
 Types of the application (``TypeDecorator``) and types that SQLAlchemy has for one database alone
 are not checked: their conversion of values is unknown.

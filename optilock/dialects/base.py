@@ -1,334 +1,65 @@
-"""The differences between databases, as one class: each engine's file overrides its own."""
+"""A database as the list of its features, each with a class for its answers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any
 
-import sqlalchemy as sa
-
-from optilock.columns.values import Limits
-from optilock.conditions.condition import Condition
-from optilock.conditions.write import Params, Write
-from optilock.dialects.catalogue import Catalogue, Weakness
+from optilock.dialects.catalogue import Catalogue
 from optilock.dialects.commit_tokens import CommitTokens
+from optilock.dialects.ends import Ends
+from optilock.dialects.forms import Forms
+from optilock.dialects.isolation import IsolationLevels
+from optilock.dialects.keys import RowKeys
 from optilock.dialects.locks import RowLocks
-from optilock.dialects.migrations import GuardTriggers, Names, TriggerDDL, Ways
-from optilock.dialects.quoting import EVERY, STANDARD, Quoting
-from optilock.dialects.rows import EachAlone, LockAndLook
+from optilock.dialects.migrations import GuardTriggers, Ways
+from optilock.dialects.one_row import OneRow
+from optilock.dialects.refusals import Refusals
 from optilock.dialects.scope_rows import ScopeRows
 from optilock.dialects.scope_triggers import ScopeTriggers
-from optilock.dialects.values import Values, rows_with_keys
+from optilock.dialects.servers import Servers
+from optilock.dialects.tables import Tables
+from optilock.dialects.trips import Trips
+from optilock.dialects.values import Values
 from optilock.dialects.waits import Waits
+from optilock.dialects.watching import Watching
 from optilock.errors import ConfigurationError
-from optilock.mapped import Identity
-from optilock.tokens.sql_functions import DatabaseFunction
 
 if TYPE_CHECKING:
     from optilock.dialects.queue_sql import Messages, Place
 
-#: The columns of a new row -> what an upsert makes of the row that is there: column -> value.
-Changes = Callable[[Any], Mapping[str, Any]]
-#: Takes the seconds of a trip, and those of the process on its processors in that time.
-NoteTrip = Callable[[float, float], None]
 
-#: Nothing is certain, so little is refused.
-_UNKNOWN = Limits(
-    bits=(64, 64, 64),
-    converts=True,
-    bools=(sa.types.Integer, sa.types.Numeric, sa.types.Float),
-    nan=True,
-    infinity=True,
-    counts_digits=False,
-    most_digits=1_000_000,
-    lengths=False,
-    nul=True,
-    offsets=True,
-    json_nan=True,
-    json_surrogates=True,
-)
+class Database(Refusals):
+    """A database that optilock knows nothing special about.
 
-
-class Cascade(NamedTuple):
-    """A foreign key by which the database changes rows without firing a trigger."""
-
-    table: str
-    column: str
-    #: The table that it refers to.
-    parent: str
-    #: ``ON UPDATE CASCADE``
-    does: str
-
-
-class Form(Protocol):
-    """A way to write many rows of one table at once."""
-
-    def send(self, connection: sa.Connection, writes: list[Write]) -> list[Write]:
-        """Write the rows; return those that were changed by others or are gone."""
-
-
-class Database(RowLocks, Values, Waits):
-    """A database that optilock knows nothing special about."""
+    It has the class of each feature; an engine's has its own where it answers differently.
+    """
 
     #: SQLAlchemy dialect names this class answers for.
     names: tuple[str, ...] = ()
 
-    # -- how rows are written (asked by optilock.watched.guard) ------------------------------------
+    # -- rows (asked by optilock.watched, entities, leases and shares) -----------------------------
 
-    #: The most parameters one statement may carry. PostgreSQL and MariaDB take 65,535
-    #: (https://www.postgresql.org/docs/current/limits.html); half of it leaves room for others.
-    max_parameters: int = 30_000
+    locks = cached_property(RowLocks)
+    waits = cached_property(Waits)
+    keys = cached_property(RowKeys)
+    forms = cached_property(Forms)
+    one_row = cached_property(OneRow)
+    values = cached_property(Values)
 
-    def keys_at_once(self, width: int) -> int:
-        """How many keys of ``width`` columns one statement names."""
-        return max(1, self.max_parameters // width)
+    # -- transactions and servers (asked by optilock.unit and by sessions) -------------------------
 
-    def at_keys(
-        self, columns: Sequence[sa.ColumnElement[Any]], keys: Sequence[Identity]
-    ) -> sa.ColumnElement[bool]:
-        """``key IN (…)``, so that a lock takes these rows and no other."""
-        return rows_with_keys(columns, keys)
+    isolation = cached_property(IsolationLevels)
+    ends = cached_property(Ends)
+    trips = cached_property(Trips)
+    servers = cached_property(Servers)
+    #: Asked by optilock.testing.
+    watching = cached_property(Watching)
 
-    #: Conditions that every row fulfils; after them, a statement waits only briefly for locks.
-    #: None where the database finds a deadlock as soon as there is one.
-    brief_waits: tuple[Condition, ...] = ()
+    # -- the rows of optilock's own tables ---------------------------------------------------------
 
-    def has_brief_reads(self, dialect: sa.Dialect) -> bool:
-        """Return whether a read that shares rows can give up after a short time."""
-        return bool(self.brief_waits)
-
-    def form(self, writes: list[Write], dialect: sa.Dialect, *, locked: bool = False) -> Form:
-        """Return the form for two or more rows of one table, which may be ``locked`` already."""
-        return LockAndLook(self) if self.locks_rows(dialect) else EachAlone()
-
-    def all_or_error(self, writes: list[Write], dialect: sa.Dialect) -> tuple[Any, Params] | None:
-        """One statement that writes all of these rows of a table, or raises an error.
-
-        ``None`` where there is none.
-        """
-        return None
-
-    def found_or_error(self, query: sa.Select[Any], rows: int) -> Any:
-        """Return a statement that raises the same error unless the query finds so many rows."""
-        return None
-
-    #: SQL of optilock's own functions, with {0} and {1} for their arguments.
-    sql_functions: Mapping[type[DatabaseFunction], str] = MappingProxyType({})
-
-    # -- SQL text of the program (asked by optilock.watched.statements) ----------------------------
-
-    def quotings(self, dialect: sa.Dialect) -> tuple[Quoting, ...]:
-        """Return each way in which it may read comments, literals and quoted names of a text."""
-        return STANDARD if dialect.identifier_preparer.initial_quote == '"' else EVERY
-
-    # -- what a client sends ---------------------------------------------------------------------
-
-    def limits(self, dialect: sa.Dialect) -> Limits:
-        """Return the limits of its columns, over this dialect."""
-        return _UNKNOWN
-
-    # -- one row by its key (asked by optilock.watched.statements) ---------------------------------
-
-    #: Whether an UPDATE with RETURNING is stored even if its rows are not read.
-    stores_before_rows_are_read: bool = True
-
-    def telling(self, value: sa.ColumnElement[Any]) -> sa.ColumnElement[Any] | None:
-        """Return SQL of an integer that the answer to an UPDATE carries (``lastrowid``).
-
-        ``None``: there is none. It is not used where there is RETURNING.
-        """
-        return None
-
-    def insert_if_absent(self, table: sa.Table) -> sa.Insert | None:
-        """An INSERT that leaves a row with the same key alone, of a table without other rules."""
-        return self.insert_unless(table)
-
-    def insert_unless(self, table: sa.Table) -> sa.Insert | None:
-        """An INSERT that writes nothing if a row with the same key exists.
-
-        ``None``: there is no such thing, and a plain INSERT is an error then.
-        """
-        return None
-
-    def upsert(self, table: sa.Table, changes: Changes) -> sa.Insert:
-        """An INSERT that makes ``changes`` to the row if there is one with the same key.
-
-        Raises:
-            ConfigurationError: none is known.
-        """
-        raise ConfigurationError(
-            f"An upsert of {table.description} is refused: optilock knows of no statement of this"
-            " database that inserts a row, or else changes the one with the same key. Use insert(),"
-            " and where it raises AlreadyExists, replace() or merge(). Nothing was sent."
-        )
-
-    #: Whether an upsert changes the row with the same value in any unique column.
-    upserts_by_any_key: bool = False
-
-    # -- versions that the database makes (asked by optilock.mapping.triggers) -----------------
-
-    #: Whether RETURNING shows the row from before an AFTER trigger changed it.
-    returns_before_triggers: bool = False
-
-    def version_trigger(self, names: Names) -> TriggerDDL | None:
-        """The trigger that moves a version column; ``None`` where none is known."""
-        return None
-
-    # -- isolation (asked by optilock.isolation and the unit of work) --------------------------
-
-    def level_options(self, level: str) -> dict[str, Any]:
-        """Engine execution options with which every connection begins at ``level``."""
-        return {"isolation_level": level}
-
-    def begin_at(self, connection: sa.Connection, level: str, *, read_only: bool) -> None:
-        """Bring the transaction that has just begun to ``level``, and ask whether it is there.
-
-        Raises:
-            ConfigurationError: the server reports another level.
-        """
-        found = connection.get_isolation_level().upper()
-        if found != level:
-            raise ConfigurationError(
-                f"the transaction should run at {level}, but {connection.dialect.name} reports"
-                f" {found}: something else sets the level of this connection (an event listener, or"
-                " isolation_level in the execution options of the session); remove it."
-            )
-
-    def take_snapshot(self, connection: sa.Connection, level: str, *, read_only: bool) -> None:
-        """Take the unit's snapshot now, where :meth:`begin_at` has not done it.
-
-        A server does so with the first statement of the unit.
-        """
-
-    def begin_read_only(self, connection: sa.Connection) -> None:
-        """Make the database refuse every write of the transaction that has just begun."""
-        raise ConfigurationError(
-            f"optilock does not know how to make a transaction of {connection.dialect.name}"
-            " read-only: leave read_only=True out."
-        )
-
-    def describe_once(self, dialect: sa.Dialect) -> None:
-        """Let the driver describe the results of optilock's own queries once, if that is slow."""
-
-    def begin_savepoints(self, connection: sa.Connection) -> None:
-        """See to it that a savepoint of this transaction never commits by itself."""
-
-    def pipelined(
-        self,
-        connection: sa.Connection,
-        *,
-        interruptible: bool,
-        note_trip: NoteTrip | None = None,
-    ) -> Any:
-        """BEGIN goes with the first statement; what sends COMMIT with the last writes.
-
-        ``None``: the transaction has begun already. An ``interruptible`` unit may be cancelled at
-        any time, but not while it waits for these. With ``note_trip``, which gets the time of a
-        trip, COMMIT goes along only where a plain unit would store the same. Asked if the driver is
-        not refused.
-        """
-        return None
-
-    def refuse_pipeline(self, dialect: sa.Dialect) -> None:
-        """Raise ``ConfigurationError`` when its driver cannot do that."""
-        raise ConfigurationError(cannot_pipeline(dialect))
-
-    # -- the end of a transaction (asked by optilock.dialects.transaction_ends) --------------------
-
-    #: Whether COMMIT silently rolls back after an error earlier in the transaction.
-    commits_in_silence: bool = False
-    #: Whether an error at RELEASE leaves a transaction that can only roll back.
-    release_may_fail_all: bool = False
-    #: Whether SAVEPOINT is sent without a round trip.
-    savepoints_are_free: bool = False
-
-    #: Options of units that a transaction in two phases cannot have. The token of ``exactly_once``
-    #: goes with the one COMMIT of a unit.
-    forbidden_in_two_phases: frozenset[str] = frozenset({"exactly_once"})
-
-    def ends_transaction(
-        self, error: BaseException, connection: sa.Connection | None = None
-    ) -> bool | None:
-        """Return whether the database has rolled back the *whole* transaction with ``error``.
-
-        The next statement is then the first of another one. The ``connection`` that has raised the
-        error may be asked. ``None``: it is unknown, and COMMIT is refused.
-        """
-        return None
-
-    def may_restart(self, statement: str) -> bool:
-        """Return whether a statement may end the transaction and begin another one at once."""
-        return False
-
-    def is_without_savepoint(self, error: BaseException) -> bool:
-        """Return whether RELEASE failed because there is no such savepoint."""
-        return True
-
-    def knows_failed(self, connection: Any) -> bool | None:
-        """Return whether a driver's connection is in a transaction that failed; None: unknown."""
-        return None
-
-    def transaction_failed(self, connection: sa.Connection) -> bool:
-        """Return whether COMMIT would silently roll back, after an error in the transaction."""
-        return False
-
-    # -- several servers that write the same rows --------------------------------------------------
-
-    def locks_are_local(self, connection: sa.Connection) -> bool:
-        """Return whether a row that is locked here is free on other servers that write it.
-
-        COMMIT then reports a conflict with them. This is checked once for an engine.
-        """
-        return False
-
-    def is_out(self, connection: sa.Connection, error: BaseException) -> bool:
-        """Return whether this server cannot do that, and another one may.
-
-        A node that has lost its cluster; a standby that is asked to write.
-        """
-        return False
-
-    def see_all(self, connection: sa.Connection) -> None:
-        """Let the reads that follow show what was committed before them on any of the servers."""
-
-    # -- how a table is changed while it is written (asked by optilock.rollout) ------------------
-
-    def name_reflected(self, found: str) -> str:
-        """Return a column's name, from that of SQLAlchemy's inspector."""
-        return found
-
-    def complete(self, connection: sa.Connection, table: sa.Table) -> None:
-        """Add to a reflected table what SQLAlchemy has not reflected."""
-
-    #: How a table is guarded against writers that know of no version.
-    guard_triggers: type[GuardTriggers] = GuardTriggers
-    #: How other programs' writes move scopes.
-    scope_triggers: type[ScopeTriggers] = ScopeTriggers
-    #: Whether triggers fire for rows that a foreign key changes (``ON DELETE SET NULL``).
-    cascades_fire_triggers: bool = True
-
-    def announce_no_bump(self, connection: sa.Connection, *, on: bool) -> None:
-        """Tell the guard triggers, for this transaction alone, that versions are to stay."""
-        raise ConfigurationError(
-            f"no_bump() cannot write a class with __version_guard__ on {connection.dialect.name},"
-            " which has no setting for one transaction: its guard trigger would move, or demand,"
-            " the version all the same. Use __version_ignore__, or take __version_guard__ away."
-            " Nothing was written."
-        )
-
-    def as_script(self, statement: str) -> str | None:
-        """The statement for the database's own client, if that would cut it at a ``;``."""
-        return None
-
-    #: Whether ``ALTER TABLE`` of Alembic's batch mode rebuilds the table, without its triggers.
-    batch_makes_anew: bool = False
-
-    #: How a version is put on a table that is alive.
-    rollout: type[Ways] = Ways
-
-    # -- queues (asked by optilock.queue) --------------------------------------------------------
+    commit_tokens = cached_property(CommitTokens)
+    scope_rows = cached_property(ScopeRows)
 
     def messages(self, place: Place) -> Messages:
         """The statements of a queue.
@@ -341,55 +72,31 @@ class Database(RowLocks, Values, Waits):
             " this database."
         )
 
-    # -- tokens of units (asked by optilock.exactly_once) ----------------------------------------
+    # -- tables (asked by optilock.check, rollout and alembic) -------------------------------------
 
-    def commit_tokens(self) -> CommitTokens:
-        """Return the statements of commit tokens."""
-        return CommitTokens(self)
-
-    # -- versions of scopes (asked by optilock.watched.scopes) -------------------------------------
-
-    @cached_property
-    def scope_rows(self) -> ScopeRows:
-        """The statements of scopes."""
-        return ScopeRows(self)
-
-    def is_exact(self, column: sa.Column[Any], dialect: sa.Dialect) -> bool:
-        """Return whether two texts of the column are equal only if all characters are."""
-        return True
-
-    # -- what makes it weaker than it looks (asked by optilock.check) ----------------------------
-
-    def missing_file(self, url: sa.URL) -> str | None:
-        """The file of a database that connecting would make; ``None`` if nothing would be made."""
-        return None
-
-    def weak_settings(self, connection: sa.Connection) -> Iterator[Weakness]:
-        """Settings of the connection or the server under which less is noticed."""
-        return iter(())
-
-    def silent_cascades(self, connection: sa.Connection, schema: str | None) -> list[Cascade]:
-        """Foreign keys of a schema that change rows behind the back of the row's triggers."""
-        return []
-
-    #: Whether names that only differ in case are names of two columns.
-    cased_columns: bool = True
-    #: Whether a column only keeps values of its own type.
-    keeps_types: bool = True
-
-    def catalogue(self, connection: sa.Connection, schema: str | None) -> Catalogue:
-        """Return a schema's catalogue; without one, that of the schemas where names are found."""
-        return Catalogue(connection, schema, self.cased_columns)
+    tables = cached_property(Tables)
+    catalogue: type[Catalogue] = Catalogue
+    guard_triggers: type[GuardTriggers] = GuardTriggers
+    scope_triggers: type[ScopeTriggers] = ScopeTriggers
+    rollout: type[Ways] = Ways
 
 
-def cannot_pipeline(dialect: sa.Dialect) -> str:
-    """The message for a driver that waits for the answer to every statement."""
-    return (
-        "pipelined=True sends BEGIN and COMMIT together with statements, which only psycopg 3 can"
-        f" do (postgresql+psycopg://). This engine has {dialect.name} over {dialect.driver}, which"
-        ' waits for the answer to each: use psycopg; or write pipelined="auto", which is a plain'
-        " unit here. Nothing was sent."
-    )
+class _Promised(IsolationLevels):
+    """The levels that an engine known by its codes promises."""
+
+    database: KnownByCodes
+
+    def level_options(self, level: str) -> dict[str, Any]:
+        """Or transactions would run at something that has the level's name and keeps less."""
+        levels, name = self.database.levels, self.database.names[0]
+        if level in levels:
+            return super().level_options(level)
+        kept = " or ".join(f"Isolation.{one.replace(' ', '_')}" for one in levels)
+        raise ConfigurationError(
+            f"optilock knows {name} by the codes of its errors alone, and cannot promise"
+            f" {level} there: {f'write isolation={kept}, or ' if kept else ''}leave isolation= out,"
+            " and give the rows versions. verify() checks what was only read."
+        )
 
 
 class KnownByCodes(Database):
@@ -398,13 +105,4 @@ class KnownByCodes(Database):
     #: Levels of isolation that the engine keeps as the SQL standard, and optilock, mean them.
     levels: tuple[str, ...] = ("READ COMMITTED",)
 
-    def level_options(self, level: str) -> dict[str, Any]:
-        """Or transactions would run at something that has the level's name and keeps less."""
-        if level in self.levels:
-            return super().level_options(level)
-        kept = " or ".join(f"Isolation.{one.replace(' ', '_')}" for one in self.levels)
-        raise ConfigurationError(
-            f"optilock knows {self.names[0]} by the codes of its errors alone, and cannot promise"
-            f" {level} there: {f'write isolation={kept}, or ' if kept else ''}leave isolation= out,"
-            " and give the rows versions. verify() checks what was only read."
-        )
+    isolation = cached_property(_Promised)

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import groupby
 from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from sqlalchemy import Connection, bindparam, inspect, text
 
@@ -103,15 +103,33 @@ class StoredTable:
         return tuple(column.name for column in self.columns.values() if column.generated)
 
 
+class Cascade(NamedTuple):
+    """A foreign key by which the database changes rows without firing a trigger."""
+
+    table: str
+    column: str
+    #: The table that it refers to.
+    parent: str
+    #: ``ON UPDATE CASCADE``
+    does: str
+
+
 @dataclass(frozen=True)
 class Catalogue:
     """One schema's, over one connection. As it stands, by SQLAlchemy's inspector, one by one."""
 
     connection: Connection
     schema: str | None
-    cased: bool = True
+    #: Whether names that only differ in case are names of two columns.
+    cased: ClassVar[bool] = True
+    #: Whether a column only keeps values of its own type.
+    keeps_types: ClassVar[bool] = True
     #: Names that one statement asks for.
     at_once: int = field(default=500, kw_only=True)
+
+    def silent_cascades(self) -> list[Cascade]:
+        """Foreign keys that change rows behind the back of the row's triggers."""
+        return []
 
     def tables(self, names: Iterable[str]) -> dict[str, StoredTable]:
         """Return the existing tables among ``names``."""

@@ -10,15 +10,12 @@ returns whether there was one.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from sqlalchemy import (
     Connection,
-    Insert,
     MetaData,
-    Table,
     bindparam,
     delete,
     false,
@@ -29,12 +26,13 @@ from sqlalchemy import (
 from sqlalchemy.exc import DBAPIError
 
 from optilock.dialects.causes import Cause
-from optilock.dialects.locks import Wait
+from optilock.dialects.one_row import OneRow
 from optilock.dialects.rows import execute_unguarded
 from optilock.dialects.values import quoted_name
+from optilock.dialects.waits import Wait, Waits
 from optilock.errors import ConfigurationError
 from optilock.tables.names import commit_tokens
-from optilock.tokens.sql_functions import DatabaseFunction, StatementTime, add_milliseconds
+from optilock.tokens.sql_functions import StatementTime, add_milliseconds
 from optilock.undocumented.statements import RETAIN_SCHEMA
 
 if TYPE_CHECKING:
@@ -96,11 +94,11 @@ class _Asked(Protocol):
     """The methods of a database's class that the statements need."""
 
     @property
-    def sql_functions(self) -> Mapping[type[DatabaseFunction], str]: ...
-    def insert_unless(self, table: Table) -> Insert | None: ...
+    def one_row(self) -> OneRow: ...
     def classify(self, error: DBAPIError) -> Cause: ...
     def codes(self, error: BaseException) -> Iterator[str | int]: ...
-    def waiting(self, connection: Connection, wait: Wait) -> AbstractContextManager[None]: ...
+    @property
+    def waits(self) -> Waits: ...
 
 
 class CommitTokens:
@@ -130,12 +128,12 @@ class CommitTokens:
         made, kind = _of(connection), type(self.database)
         statement = made.insert_unless.get(kind)
         if statement is None:
-            plain = self.database.insert_unless(made.table)
+            plain = self.database.one_row.insert_unless(made.table)
             if plain is None:
                 raise ConfigurationError(_NO_DATABASE)
             statement = made.insert_unless[kind] = plain.returning(made.columns.token)
         row = {"token": token, "fingerprint": fingerprint}
-        with self.database.waiting(connection, wait or Wait()):
+        with self.database.waits.waiting(connection, wait or Wait()):
             return execute_unguarded(connection, statement, row).first() is not None
 
     def read(self, connection: Connection, token: str) -> StoredToken | None:

@@ -56,8 +56,9 @@ def watch_errors(connection: Connection, database: Database) -> bool:
     if known is not None:
         watch_transaction(connection, database)
         return known
-    _watched[dialect] = local = database.locks_are_local(connection)
-    database.describe_once(dialect)
+    _watched[dialect] = local = database.servers.locks_are_local(connection)
+    is_out = database.servers.is_out
+    database.trips.describe_once(dialect)
     watch_dialect(dialect)
     watch_transaction(connection, database)
 
@@ -67,7 +68,7 @@ def watch_errors(connection: Connection, database: Database) -> bool:
         if given is None or not is_watched(given):
             return None
         wrapped = _wrap_error_of_stream(given, context, database)
-        out = not context.is_disconnect and database.is_out(given, context.original_exception)
+        out = not context.is_disconnect and is_out(given, context.original_exception)
         if out:
             context.is_disconnect = True  # the pool connects again, perhaps to another server
         if context.is_disconnect:

@@ -94,7 +94,7 @@ def require_answer(engine: Engine | AsyncEngine) -> None:
         ConfigurationError: there is no such database. The password is not repeated.
     """
     where = engine.url.set(query={}).render_as_string()
-    missing = database_of(engine.dialect).missing_file(engine.url)
+    missing = database_of(engine.dialect).tables.missing_file(engine.url)
     if missing is not None:
         raise ConfigurationError(
             f"There is no database file {missing!r}. Nothing was made; look at the path, which is"

@@ -21,14 +21,24 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import cached_property
 from typing import Any
 
 from sqlalchemy import Connection, Dialect, Select, Table
 
 from optilock.dialects.base import KnownByCodes
 from optilock.dialects.causes import Cause, by_code
+from optilock.dialects.ends import Ends
+from optilock.dialects.locks import RowLocks
 from optilock.dialects.postgresql.database import PostgreSQL
+from optilock.dialects.postgresql.ends import PostgreSQLEnds
 from optilock.dialects.registry import register
+
+
+class _OfPostgreSQLsDrivers(PostgreSQLEnds):
+    """Without a savepoint of optilock's own, which not each of these engines has."""
+
+    may_restart = Ends.may_restart
 
 
 class OverPostgreSQLsDrivers(KnownByCodes):
@@ -41,21 +51,8 @@ class OverPostgreSQLsDrivers(KnownByCodes):
 
     causes = PostgreSQL.causes
     lost_before_commit = PostgreSQL.lost_before_commit
-    ends_transaction = PostgreSQL.ends_transaction
-    release_may_fail_all = PostgreSQL.release_may_fail_all
-    commits_in_silence = PostgreSQL.commits_in_silence
-
-    def codes(self, error: BaseException) -> Iterator[str | int]:
-        return PostgreSQL().codes(error)
-
-    def transaction_failed(self, connection: Connection) -> bool:
-        return PostgreSQL().transaction_failed(connection)
-
-    def has_open_transaction(self, connection: Any) -> bool | None:
-        return PostgreSQL().has_open_transaction(connection)
-
-    def knows_failed(self, connection: Any) -> bool | None:
-        return PostgreSQL().knows_failed(connection)
+    ends = cached_property(_OfPostgreSQLsDrivers)
+    codes = PostgreSQL.codes
 
 
 @register
@@ -83,6 +80,11 @@ class YugabyteDB(OverPostgreSQLsDrivers):
     levels = ("READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE")
 
 
+class _NoLocks(RowLocks):
+    def locks_rows(self, dialect: Dialect) -> bool:
+        return False
+
+
 @register
 class AuroraDSQL(OverPostgreSQLsDrivers):
     """Aurora DSQL, with one level, looks for conflicts at COMMIT alone ("Concurrency control").
@@ -95,8 +97,7 @@ class AuroraDSQL(OverPostgreSQLsDrivers):
     names = ("auroradsql",)
     levels = ("REPEATABLE READ",)
 
-    def locks_rows(self, dialect: Dialect) -> bool:
-        return False
+    locks = cached_property(_NoLocks)
 
 
 _TRANSACTION = "TransactionContext Error"
@@ -122,6 +123,12 @@ class DuckDB(KnownByCodes):
             yield _TRANSACTION
 
 
+class _FirebirdEnds(Ends):
+    def ended_by(self, error: BaseException, connection: Connection | None = None) -> bool | None:
+        """Return False for errors of the server: they undo their statement alone."""
+        return False if any(_firebird_codes(error)) else None
+
+
 @register
 class Firebird(KnownByCodes):
     """Firebird: a committed change and a deadlock share one code, and differ in the next one.
@@ -130,6 +137,7 @@ class Firebird(KnownByCodes):
     """
 
     names = ("firebird",)
+    ends = cached_property(_FirebirdEnds)
     drivers = ("firebird.driver", "fdb")
     # In order: an error carries several, and the first of this table decides.
     causes = by_code(
@@ -144,12 +152,6 @@ class Firebird(KnownByCodes):
         ),
         (Cause.CONFLICT, ("40001", -913)),
     )
-
-    def ends_transaction(
-        self, error: BaseException, connection: Connection | None = None
-    ) -> bool | None:
-        """Return False for errors of the server: they undo their statement alone."""
-        return False if any(_firebird_codes(error)) else None
 
     def codes(self, error: BaseException) -> Iterator[str | int]:
         found = _firebird_codes(error)
@@ -168,13 +170,27 @@ def _firebird_codes(error: BaseException) -> set[Any]:
 _ODBC_NUMBER = re.compile(r"\((-?\d+)\) \(SQL\w+\)")
 
 
-@register
-class SQLServer(KnownByCodes):
-    """Microsoft SQL Server ("Database Engine events and errors", "Table hints")."""
+class _SQLServerEnds(Ends):
+    def ended_by(self, error: BaseException, connection: Connection | None = None) -> bool | None:
+        """A deadlock or a conflict does; for other errors, which depend on XACT_ABORT, it is asked.
 
-    names = ("mssql",)
-    levels = ("READ COMMITTED", "SERIALIZABLE")
+        A question about no table begins no transaction ("SET IMPLICIT_TRANSACTIONS").
+        """
+        causes = {self.database.causes.get(code) for code in self.database.codes(error)}
+        if causes & {Cause.CONFLICT, Cause.DEADLOCK}:
+            return True
+        if connection is None:
+            return False
+        cursor = connection.connection.cursor()
+        try:
+            cursor.execute("SELECT @@TRANCOUNT")
+            answer: Any = cursor.fetchone()
+            return not answer[0]
+        finally:
+            cursor.close()
 
+
+class _SQLServerLocks(RowLocks):
     def locks_rows(self, dialect: Dialect) -> bool:
         return True
 
@@ -185,6 +201,16 @@ class SQLServer(KnownByCodes):
     def share(self, query: Select[Any], table: Table, *, briefly: bool = False) -> Select[Any]:
         return query.with_hint(table, "WITH (REPEATABLEREAD, ROWLOCK)", "mssql")
 
+
+@register
+class SQLServer(KnownByCodes):
+    """Microsoft SQL Server ("Database Engine events and errors", "Table hints")."""
+
+    names = ("mssql",)
+    ends = cached_property(_SQLServerEnds)
+    levels = ("READ COMMITTED", "SERIALIZABLE")
+
+    locks = cached_property(_SQLServerLocks)
     drivers = ("pyodbc", "pymssql", "_mssql", "mssql_python", "sqlalchemy.connectors.aioodbc")
     causes = by_code(
         # snapshot update conflict, and those of memory-optimized tables
@@ -206,25 +232,15 @@ class SQLServer(KnownByCodes):
             yield first
             yield first[:2]
 
-    def ends_transaction(
-        self, error: BaseException, connection: Connection | None = None
-    ) -> bool | None:
-        """A deadlock or a conflict does; for other errors, which depend on XACT_ABORT, it is asked.
 
-        A question about no table begins no transaction ("SET IMPLICIT_TRANSACTIONS").
+class _OracleEnds(Ends):
+    def ended_by(self, error: BaseException, connection: Connection | None = None) -> bool | None:
+        """Return False for numbered errors: they undo their statement alone.
+
+        ("Statement-level rollback" in the concepts; ORA-02091 reports that all is rolled back.)
         """
-        causes = {self.causes.get(code) for code in self.codes(error)}
-        if causes & {Cause.CONFLICT, Cause.DEADLOCK}:
-            return True
-        if connection is None:
-            return False
-        cursor = connection.connection.cursor()
-        try:
-            cursor.execute("SELECT @@TRANCOUNT")
-            answer: Any = cursor.fetchone()
-            return not answer[0]
-        finally:
-            cursor.close()
+        found = set(self.database.codes(error))
+        return None if not found or 2091 in found else False
 
 
 @register
@@ -237,6 +253,7 @@ class Oracle(KnownByCodes):
     """
 
     names = ("oracle",)
+    ends = cached_property(_OracleEnds)
     drivers = ("oracledb", "cx_Oracle", "sqlalchemy.dialects.oracle")
     causes = by_code(
         (Cause.CONFLICT, (8177,)),  # ORA-08177: can't serialize access for this transaction
@@ -254,13 +271,3 @@ class Oracle(KnownByCodes):
             yield name
         if isinstance(number, int) and number:
             yield number
-
-    def ends_transaction(
-        self, error: BaseException, connection: Connection | None = None
-    ) -> bool | None:
-        """Return False for numbered errors: they undo their statement alone.
-
-        ("Statement-level rollback" in the concepts; ORA-02091 reports that all is rolled back.)
-        """
-        found = set(self.codes(error))
-        return None if not found or 2091 in found else False

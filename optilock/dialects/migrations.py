@@ -94,6 +94,13 @@ class GuardTriggers:
     def __init__(self, dialect: sa.Dialect) -> None:
         self.dialect = dialect
 
+    #: Whether triggers fire for rows that a foreign key changes (``ON DELETE SET NULL``).
+    fire_after_cascades: bool = True
+
+    def of_version(self, names: Names) -> TriggerDDL | None:
+        """The trigger that moves a version column; ``None`` where none is known."""
+        return None
+
     def create(self, guard: GuardTrigger) -> tuple[str, ...]:
         """Statements that make the trigger, also in the place of another one."""
         raise _unknown(self.dialect)
@@ -255,71 +262,14 @@ def step_of(*statements: str) -> Step:
     return step
 
 
-class Ways:
-    """How one database is brought to have a version, in short transactions."""
+class Words:
+    """In which words a database takes names and first versions."""
 
     #: In whose words SQL is written.
     speaks: sa.Dialect | None = None
+
     #: Whether a default that is an expression needs brackets.
     brackets = False
-    #: Whether a column becomes NOT NULL by rebuilding the whole table.
-    makes_tables_anew = False
-    #: Whether each statement that changes a table is stored at once.
-    commits_each_step = False
-    #: Execution options of the connection that works.
-    options: Mapping[str, Any] = MappingProxyType({})
-
-    def prepare(self, connection: sa.Connection) -> None:
-        """Before the first transaction of the connection that works."""
-
-    def begin(self, connection: sa.Connection, lock_timeout: float) -> None:
-        """At the start of each transaction: do not wait longer than this, in seconds."""
-
-    @contextmanager
-    def waits_at_most(self, connection: sa.Connection, seconds: float) -> Iterator[bool]:
-        """For the length of a migration's operation: do not wait longer for one table.
-
-        Yield whether the wait is limited here. A limit that the application has set stays.
-        """
-        yield False
-
-    def bounded(
-        self, connection: sa.Connection, beside: sa.Connection | None, seconds: float
-    ) -> AbstractContextManager[None]:
-        """For the length of a block that changes a table: what :meth:`begin` cannot limit.
-
-        ``beside`` is another connection that may be asked, also by a thread.
-        """
-        return nullcontext()
-
-    def nodes(self, connection: sa.Connection, named: Sequence[str]) -> Sequence[str]:
-        """``host:port`` of every server that has the table, this one too; none: there is one.
-
-        ``named`` are those that the user has named.
-
-        Raises:
-            ConfigurationError: they are not all known, or would not all make the same changes.
-        """
-        return ()
-
-    def made(self, connection: sa.Connection, table: sa.Table) -> Mapping[str, object]:
-        """Return this server's form of the table, for a comparison with another server's."""
-        return {}
-
-    def holder(self, connection: sa.Connection, table: sa.Table) -> str | None:
-        """Return the owner of the oldest transaction on the table, if the server reports it."""
-        return None
-
-    def interrupted(self, error: DBAPIError) -> bool:
-        """Return whether ``error`` ended a statement that waited for too long."""
-        return False
-
-    def hides_rows(self, connection: sa.Connection, target: Target) -> bool:
-        """Return whether the table may have rows that this user cannot see, and so cannot fill."""
-        return False
-
-    def check(self, target: Target) -> None:
-        """Before anything is changed: raise ``ConfigurationError`` for what cannot be done."""
 
     #: The longest name of a column, and of what it is so many.
     longest_name: int = 1_000
@@ -329,7 +279,38 @@ class Ways:
         """Return whether ``name`` is short enough for a column."""
         return len(name) <= self.longest_name
 
-    # -- the steps ---------------------------------------------------------------------------
+    def default_of(self, token: Token) -> str | None:
+        """SQL of a first version; None where only the application knows one."""
+        first = token.first()
+        if isinstance(first, sa.BindParameter):
+            return sql_of(self.speaks or DefaultDialect(), first)
+        if first is None or self.speaks is None:
+            return None
+        return f"({sql_of(self.speaks, first)})" if self.brackets else sql_of(self.speaks, first)
+
+    def fills_as_it_adds(self, token: Token) -> bool:
+        """Return whether ADD COLUMN gives every existing row its own version."""
+        return True
+
+    def first_of(self, token: Token) -> str:
+        """SQL of a first version."""
+        found = self.default_of(token)
+        if found is None:
+            raise ConfigurationError(
+                f"{type(token).__name__}() cannot be rolled out on this database: use Counter() or"
+                " Unique(), or a migration of your own."
+            )
+        return found
+
+
+class Steps(Words):
+    """The steps by which a table gets a version, and by which it loses one."""
+
+    #: Whether a column becomes NOT NULL by rebuilding the whole table.
+    makes_tables_anew = False
+
+    def check(self, target: Target) -> None:
+        """Before anything is changed: raise ``ConfigurationError`` for what cannot be done."""
 
     def add_column(self, target: Target, dialect: sa.Dialect) -> Sequence[Step]:
         """The column, nullable, and a default for the rows that come from now on."""
@@ -376,8 +357,71 @@ class Ways:
     ) -> None:
         """After a column was renamed, from one of ``names`` to the other: what has the old name."""
 
+
+class Transactions:
+    """The transactions of these steps, and how long they wait."""
+
+    #: Execution options of the connection that works.
+    options: Mapping[str, Any] = MappingProxyType({})
+
+    #: Whether each statement that changes a table is stored at once.
+    commits_each_step = False
+
+    def prepare(self, connection: sa.Connection) -> None:
+        """Before the first transaction of the connection that works."""
+
+    def begin(self, connection: sa.Connection, lock_timeout: float) -> None:
+        """At the start of each transaction: do not wait longer than this, in seconds."""
+
+    @contextmanager
+    def waits_at_most(self, connection: sa.Connection, seconds: float) -> Iterator[bool]:
+        """For the length of a migration's operation: do not wait longer for one table.
+
+        Yield whether the wait is limited here. A limit that the application has set stays.
+        """
+        yield False
+
+    def bounded(
+        self, connection: sa.Connection, beside: sa.Connection | None, seconds: float
+    ) -> AbstractContextManager[None]:
+        """For the length of a block that changes a table: what :meth:`begin` cannot limit.
+
+        ``beside`` is another connection that may be asked, also by a thread.
+        """
+        return nullcontext()
+
+    def interrupted(self, error: DBAPIError) -> bool:
+        """Return whether ``error`` ended a statement that waited for too long."""
+        return False
+
     def begin_in_migration(self, connection: sa.Connection, table: str, *, anew: bool) -> None:
         """Prepare to change ``table``, or to rebuild it (``anew``): all steps or none."""
+
+
+class Looks:
+    """The tables, rows and servers that are there."""
+
+    def nodes(self, connection: sa.Connection, named: Sequence[str]) -> Sequence[str]:
+        """``host:port`` of every server that has the table, this one too; none: there is one.
+
+        ``named`` are those that the user has named.
+
+        Raises:
+            ConfigurationError: they are not all known, or would not all make the same changes.
+        """
+        return ()
+
+    def made(self, connection: sa.Connection, table: sa.Table) -> Mapping[str, object]:
+        """Return this server's form of the table, for a comparison with another server's."""
+        return {}
+
+    def holder(self, connection: sa.Connection, table: sa.Table) -> str | None:
+        """Return the owner of the oldest transaction on the table, if the server reports it."""
+        return None
+
+    def hides_rows(self, connection: sa.Connection, target: Target) -> bool:
+        """Return whether the table may have rows that this user cannot see, and so cannot fill."""
+        return False
 
     def current_schema(self, connection: sa.Connection) -> str | None:
         """The schema in which names without one are found at the moment."""
@@ -387,31 +431,6 @@ class Ways:
         """The schema in which a bare name is found, if that is not the current one."""
         return None
 
-    # -- what is there -----------------------------------------------------------------------
-
-    def default_of(self, token: Token) -> str | None:
-        """SQL of a first version; None where only the application knows one."""
-        first = token.first()
-        if isinstance(first, sa.BindParameter):
-            return sql_of(self.speaks or DefaultDialect(), first)
-        if first is None or self.speaks is None:
-            return None
-        return f"({sql_of(self.speaks, first)})" if self.brackets else sql_of(self.speaks, first)
-
-    def fills_as_it_adds(self, token: Token) -> bool:
-        """Return whether ADD COLUMN gives every existing row its own version."""
-        return True
-
-    def first_of(self, token: Token) -> str:
-        """SQL of a first version."""
-        found = self.default_of(token)
-        if found is None:
-            raise ConfigurationError(
-                f"{type(token).__name__}() cannot be rolled out on this database: use Counter() or"
-                " Unique(), or a migration of your own."
-            )
-        return found
-
     def rows(self, connection: sa.Connection, target: Target) -> int | None:
         """About how many rows the table has; None where that would have to be counted."""
         return None
@@ -420,3 +439,7 @@ class Ways:
         """Return whether a row without a version is left."""
         left = sa.select(target.keys[0]).where(target.version.is_(None)).limit(1)
         return connection.execute(left).first() is not None
+
+
+class Ways(Steps, Transactions, Looks):
+    """How one database is brought to have a version, in short transactions."""

@@ -85,7 +85,7 @@ def _written(element: DatabaseFunction, compiler: Any, **options: Any) -> str:
     dialect = compiler.dialect
     if dialect.name == "default":
         return element.shown
-    template = database_of(dialect).sql_functions.get(type(element))
+    template = database_of(dialect).values.sql_functions.get(type(element))
     if template is None:
         feature, instead = element.needed_for
         raise ConfigurationError(

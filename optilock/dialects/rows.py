@@ -3,10 +3,11 @@
 ``lock and look`` is the form that any database with row locks can do: read and lock the rows in key
 order, with the columns of their conditions, keep those whose conditions are all true, and write
 them with ``executemany``. Where no row can be locked, each row has its own statement and is judged
-by its count. Databases with a better form return it from :meth:`Database.form`.
+by its count. Databases with a better form return it from :class:`~optilock.dialects.forms.Forms`.
 
 Some dialects of SQLAlchemy leave FOR UPDATE out without a word, because their database has no such
-thing. There a row could change between the look and the write: :func:`require_locks` refuses.
+thing. There a row could change between the look and the write:
+:meth:`~optilock.dialects.locks.RowLocks.require` refuses.
 """
 
 from __future__ import annotations
@@ -15,13 +16,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import chain
 from typing import Any, NamedTuple, Protocol, TypeVar
-from weakref import WeakKeyDictionary, WeakSet
+from weakref import WeakSet
 
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 
 from optilock.conditions.condition import Match, demanded_parameters
 from optilock.conditions.write import Shape, Write
+from optilock.dialects.keys import RowKeys
+from optilock.dialects.locks import RowLocks
 from optilock.errors import ConfigurationError, NotWritten, OptilockError
 
 Key = tuple[Any, ...]
@@ -36,18 +39,18 @@ def execute_unguarded(connection: sa.Connection, statement: Any, params: Any = N
     return type(connection).execute(connection, statement, params)
 
 
-def ask_with_hint(database: Hints, table: sa.Table, ask: Callable[[], T]) -> T:
+def ask_with_hint(database: Locks, table: sa.Table, ask: Callable[[], T]) -> T:
     """The answer to a locking read that ``ask`` makes and sends; again, if its hint was refused."""
     try:
         return ask()
     except DBAPIError as error:
-        if not database.refused_hint(table, error):
+        if not database.keys.refused_hint(table, error):
             raise
     return ask()
 
 
 def lock_in_turn(
-    database: Hints,
+    database: Locks,
     table: sa.Table,
     keys: Sequence[Key],
     ask: Callable[[Sequence[Key]], Iterable[T]],
@@ -56,7 +59,7 @@ def lock_in_turn(
     try:
         return ask_with_hint(database, table, lambda: ask(keys))
     except DBAPIError as error:
-        if len(keys) == 1 or not database.refuses_many(error):
+        if len(keys) == 1 or not database.keys.refuses_many(error):
             raise
     in_turn = (ask_with_hint(database, table, partial(ask, [key])) for key in keys)
     return chain.from_iterable(in_turn)
@@ -90,7 +93,9 @@ class LockAndLook:
     def write(self, connection: sa.Connection, shape: Shape, writes: list[Write]) -> list[Write]:
         """Write them; return those with a condition that is no longer true."""
         rows = [write.params for write in writes]
-        kept = not self._database.autocommits(connection)  # is what we looked at still locked?
+        kept = not self._database.locks.autocommits(
+            connection
+        )  # is what we looked at still locked?
         statement = shape.judged if kept else shape.statement
         result = execute_unguarded(connection, statement, rows if len(rows) > 1 else rows[0])
         if result.returns_rows:
@@ -168,17 +173,17 @@ def lock_and_read(
     """Key -> what the conditions look at, for the rows that exist, locked in key order."""
     shape, params = writes[0]
     keys = [write.key() for write in writes]
-    database.begin_writing(connection, shape.table)
+    database.locks.begin_writing(connection, shape.table)
     found: dict[Key, tuple[Any, ...]] = {}
     conditions = (*shape.keys, *shape.conditions)
     columns = [column for condition in conditions for column in condition.looks]
     values = demanded_parameters(params) if shape.demanded else None
     width = len(shape.keys)
-    step = database.keys_at_once(width)
+    step = database.keys.keys_at_once(width)
 
     def ask(some: Sequence[Key]) -> Any:
         query = _where_key_in(database, sa.select(*columns), shape, some)
-        locked = database.lock(query, shape.table, deleting=shape.deletes)
+        locked = database.locks.lock(query, shape.table, deleting=shape.deletes)
         return execute_unguarded(connection, locked, values)
 
     for some in (keys[start : start + step] for start in range(0, len(keys), step)):
@@ -191,7 +196,7 @@ def _where_key_in(
     database: Locks, query: sa.Select[Any], shape: Shape, keys: Sequence[Key]
 ) -> sa.Select[Any]:
     columns = [key.column for key in shape.keys]
-    return query.where(database.at_keys(columns, keys)).order_by(*columns)
+    return query.where(database.keys.at_keys(columns, keys)).order_by(*columns)
 
 
 def not_written(connection: sa.Connection, what: str, verb: str) -> OptilockError:
@@ -241,64 +246,13 @@ def must_match(
         )
 
 
-_known: WeakKeyDictionary[sa.Dialect, bool] = WeakKeyDictionary()
+class Locks(Protocol):
+    """The answers of a database for locking rows and reading them."""
 
-
-class Hints(Protocol):
-    """The questions about hints in locking reads."""
-
-    def refused_hint(self, table: sa.Table, error: DBAPIError) -> bool: ...
-    def refuses_many(self, error: DBAPIError) -> bool: ...
-
-
-class Keeps(Protocol):
-    """The questions about keeping rows unchanged."""
-
-    def locks_rows(self, dialect: sa.Dialect) -> bool: ...
-    def autocommits(self, connection: sa.Connection) -> bool: ...
-
-
-class Locks(Keeps, Hints, Protocol):
-    """The questions about a database for locking rows and reading them."""
-
-    def keys_at_once(self, width: int) -> int: ...
-    def at_keys(
-        self, columns: Sequence[sa.ColumnElement[Any]], keys: Sequence[Key]
-    ) -> sa.ColumnElement[bool]: ...
-    def begin_writing(self, connection: sa.Connection, table: sa.Table) -> None: ...
-    def lock(self, query: sa.Select[Any], table: sa.Table, *, deleting: bool) -> sa.Select[Any]: ...
-
-
-def sends_for_update(dialect: sa.Dialect) -> bool:
-    """Return whether the dialect writes the FOR UPDATE of ``with_for_update()``."""
-    found = _known.get(dialect)
-    if found is None:
-        plain: sa.Select[Any] = sa.select(sa.literal_column("1"))
-        locked = plain.with_for_update().compile(dialect=dialect)
-        found = _known[dialect] = str(locked).strip() != str(plain.compile(dialect=dialect)).strip()
-    return found
-
-
-def require_locks(database: Keeps, connection: sa.Connection) -> None:
-    """Refuse to read rows that must stay as they are, where nothing keeps them so.
-
-    Raises:
-        ConfigurationError: the database locks no rows, or every statement commits by itself.
-    """
-    if not database.locks_rows(connection.dialect):
-        raise ConfigurationError(
-            f"SQLAlchemy's dialect {connection.dialect.name!r} leaves FOR UPDATE out, or it locks"
-            " nothing there: no row stays as it is until it is written. What looks at rows before"
-            " it writes is refused: CompareValues, verify() and expect(), deletes of rows with"
-            " dependents, and update(Model) while the session holds objects of the class. Use a"
-            " version column (Counter()), which each UPDATE compares by itself. Nothing was sent."
-        )
-    if database.autocommits(connection):
-        raise ConfigurationError(
-            "Rows were to be locked and looked at over a connection in AUTOCOMMIT mode, where a"
-            " lock ends with its own statement. Give the session an engine without"
-            ' isolation_level="AUTOCOMMIT". Nothing was sent.'
-        )
+    @property
+    def keys(self) -> RowKeys: ...
+    @property
+    def locks(self) -> RowLocks: ...
 
 
 # -- ``executemany`` with the count of each row ----------------------------------------------------

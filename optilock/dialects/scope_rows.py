@@ -18,7 +18,8 @@ import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 
 from optilock.dialects.causes import Cause
-from optilock.dialects.rows import execute_unguarded
+from optilock.dialects.one_row import OneRow
+from optilock.dialects.rows import Locks, execute_unguarded
 from optilock.dialects.values import quoted_name
 from optilock.errors import ConfigurationError
 from optilock.tables.names import scopes
@@ -34,15 +35,11 @@ _READ = sa.select(scopes.c.scope, scopes.c.version).where(
 IN_ORDER = _READ.order_by(scopes.c.scope)
 
 
-class _Asked(Protocol):
+class _Asked(Locks, Protocol):
     """The methods of a database's class that the statements need."""
 
-    def keys_at_once(self, width: int) -> int: ...
-    def insert_unless(self, table: sa.Table) -> sa.Insert | None: ...
-    def upsert(self, table: sa.Table, changes: Any) -> sa.Insert: ...
-    def begin_writing(self, connection: sa.Connection, table: sa.Table) -> None: ...
-    def share(self, query: sa.Select[Any], table: sa.Table) -> sa.Select[Any]: ...
-    def lock(self, query: sa.Select[Any], table: sa.Table, *, deleting: bool) -> sa.Select[Any]: ...
+    @property
+    def one_row(self) -> OneRow: ...
     def classify(self, error: DBAPIError) -> Cause: ...
 
 
@@ -125,27 +122,27 @@ class ScopeRows:
         if missing:
             self._ask(connection, self._insert, missing).close()
         else:
-            self.database.begin_writing(connection, scopes)
+            self.database.locks.begin_writing(connection, scopes)
 
     @cached_property
     def _upsert(self) -> Any:
-        made = self.database.upsert(scopes, lambda new: {"version": scopes.c.version + 1})
+        made = self.database.one_row.upsert(scopes, lambda new: {"version": scopes.c.version + 1})
         return made.returning(scopes.c.scope, scopes.c.version)
 
     @cached_property
     def _insert(self) -> Any:
-        made = self.database.insert_unless(scopes)
+        made = self.database.one_row.insert_unless(scopes)
         if made is None:
             raise ConfigurationError(_NO_DATABASE)
         return made
 
     @cached_property
     def _sharing(self) -> sa.Select[Any]:
-        return self.database.share(IN_ORDER, scopes)
+        return self.database.locks.share(IN_ORDER, scopes)
 
     @cached_property
     def _locking(self) -> sa.Select[Any]:
-        return self.database.lock(IN_ORDER, scopes, deleting=True)
+        return self.database.locks.lock(IN_ORDER, scopes, deleting=True)
 
     # -- how they are sent -------------------------------------------------------------------------
 
@@ -158,7 +155,7 @@ class ScopeRows:
         return found
 
     def _in_parts(self, keys: Sequence[str]) -> Iterator[Sequence[str]]:
-        step = self.database.keys_at_once(2)
+        step = self.database.keys.keys_at_once(2)
         return (keys[start : start + step] for start in range(0, len(keys), step))
 
     def _ask(self, connection: sa.Connection, statement: Any, given: Any) -> Any:

@@ -7,13 +7,14 @@ text, or with the driver's own cursor. If it goes on, its COMMIT stores the seco
 
 So each transaction of a watched session is followed, from :func:`watch_transaction` to its COMMIT:
 
-* The driver knows whether a transaction is open (``has_open_transaction`` of the database), without
-  a round trip. It is asked before and after each statement that SQLAlchemy sends, at each error,
-  and before COMMIT. A transaction that was open and is not any more has ended.
+* The driver knows whether a transaction is open (``open_transactions`` of
+  :class:`~optilock.dialects.ends.Ends`), without a round trip. It is asked before and after each
+  statement that SQLAlchemy sends, at each error, and before COMMIT. A transaction that was open and
+  is not any more has ended.
 * MariaDB's answer is no news after an error. So its server is asked then.
 * Some drivers have no answer at all. Then a statement that was sent has begun a transaction, a
   COMMIT or ROLLBACK in SQL text has ended it, and so has an error, unless the database's class
-  knows that it has not (``ends_transaction``). A savepoint that can be rolled back after the error
+  knows that it has not (``ended_by``). A savepoint that can be rolled back after the error
   proves that it has not.
 * A statement may end a transaction and begin another one at once (``COMMIT AND CHAIN``, ``CALL``).
   Statements that may do so (``may_restart``) are sent behind a savepoint, which must be there
@@ -86,10 +87,10 @@ class WatchedTransaction:
         fairy = connection.connection
         self._connection, self._driver = ref(connection), fairy.driver_connection
         self._root, self.dialect = ref(connection.get_transaction()), connection.dialect
-        self._database = database
+        self._ends = database.ends
         #: Ask the driver whether a transaction is open; None: it does not know.
-        self.is_open = database.open_transactions(self._driver)
-        self.is_known = self.is_open() is not None or database.has_open_pipeline(self._driver)
+        self.is_open = database.ends.open_transactions(self._driver)
+        self.is_known = self.is_open() is not None or database.ends.has_open_pipeline(self._driver)
         self.rolled_back()
         self.begun = bool(self.is_open())
 
@@ -132,13 +133,13 @@ class WatchedTransaction:
         if self._why is not None:
             raise self.refusal()
         undoes = self._raised is not None and statement[:8].upper() == "ROLLBACK"
-        if self._raised is not None and not undoes and self._has_failed():
+        if self._raised is not None and not undoes and self._is_failed():
             if _SENT_AFTER not in getattr(self._raised, "__notes__", ()):
                 self._raised.add_note(_SENT_AFTER)
             raise self._raised
         if self._shared and self.begun and not self._has_savepoint:
             self._set_shared()
-        restarts = self.begun and not undoes and self._database.may_restart(statement)
+        restarts = self.begun and not undoes and self._ends.may_restart(statement)
         return restarts and self._set_savepoint()
 
     def after(self, statement: str, *, marked: bool) -> None:
@@ -158,7 +159,7 @@ class WatchedTransaction:
             self.begun = True
             if self._raised is not None and statement[:8].upper() == "ROLLBACK":
                 self.error = self._raised = None
-            if self._database.savepoints_are_free:
+            if self._ends.savepoints_are_free:
                 self._keep_savepoint(statement)
 
     def note_error(
@@ -169,18 +170,18 @@ class WatchedTransaction:
         assert connection is not None  # which has raised it
         asked = connection if self._sent else None  # or there is nothing to lose
         ended = self.begun and self.is_open() is False
-        known = self._database.ends_transaction(error, asked)
+        known = self._ends.ended_by(error, asked)
         if ended or release or known:
             self._end(_BY_ERROR, error)
         elif known is None and not self.is_known and asked is not None and self._doubt is None:
             self._doubt = error, self._names
-        elif self._database.commits_in_silence and self._raised is None:
+        elif self._ends.fails_whole and self._raised is None:
             self.error, self._raised, self.is_careful = error, raised, True
 
     def _has_failed(self) -> bool:
         connection = self._connection()
         with self.pause():
-            return connection is not None and self._database.transaction_failed(connection)
+            return connection is not None and self._ends.transaction_failed(connection)
 
     def _end(self, why: str, error: BaseException | None = None) -> None:
         if self._why is None and self.is_current():
@@ -220,7 +221,7 @@ class WatchedTransaction:
 
     def share(self) -> None:
         """Note that the program has got the connection."""
-        if self._database.savepoints_are_free and not self._shared:
+        if self._ends.savepoints_are_free and not self._shared:
             self._shared = self.is_careful = True
             self.begun = bool(self.is_open())
         if self._shared and self.begun and not self._has_savepoint:
@@ -250,7 +251,7 @@ class WatchedTransaction:
         try:
             self._send(f"RELEASE SAVEPOINT {_SAVEPOINT}")
         except Exception as error:
-            return not self._database.is_without_savepoint(error)
+            return not self._ends.is_without_savepoint(error)
         return True
 
     def _send(self, sql: str) -> None:
@@ -278,7 +279,7 @@ class WatchedTransaction:
             if not self._release_savepoint():
                 self._end(_OUTSIDE)
             self._has_savepoint = False
-        if self._why is None and self._database.commits_in_silence and self._may_have_failed():
+        if self._why is None and self._ends.fails_whole and self._may_have_failed():
             self._end(_FAILED)
         if self._why is None and self._doubt is not None:
             self._end(_IN_DOUBT, self._doubt[0])
@@ -289,7 +290,7 @@ class WatchedTransaction:
         return (self._raised is not None or self.begun) and self._is_failed()
 
     def _is_failed(self) -> bool:
-        known = self._database.knows_failed(self._driver)
+        known = self._ends.knows_failed(self._driver)
         return known if known is not None else self._raised is not None and self._has_failed()
 
 
@@ -350,7 +351,7 @@ def note_error(connection: Connection, context: ExceptionContext, database: Data
     of_driver = isinstance(error, Exception) and is_raised_by(error, database.drivers)
     if of_driver or (not watched.is_known and context.execution_context is not None):
         sql = context.statement or ""
-        release = database.release_may_fail_all and sql.startswith("RELEASE SAVEPOINT")
+        release = database.ends.fails_whole and sql.startswith("RELEASE SAVEPOINT")
         watched.note_error(error, context.sqlalchemy_exception, release=release)
 
 

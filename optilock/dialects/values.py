@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.types import TypeEngine
 
+from optilock.columns.values import Limits
+from optilock.dialects.feature import Feature
+from optilock.dialects.quoting import EVERY, STANDARD, Quoting
 from optilock.mapped import Identity
+from optilock.tokens.sql_functions import DatabaseFunction
 from optilock.undocumented.connections import doubles_percents, has_bind_expression
 
 # -- rows by their keys ----------------------------------------------------------------------------
@@ -45,8 +50,40 @@ def key_is_one_of(
 _BITS = re.compile(r"FLOAT\((\d+)\)")
 
 
-class Values:
-    """The part of a database's class that concerns values."""
+#: Nothing is certain, so little is refused.
+_UNKNOWN = Limits(
+    bits=(64, 64, 64),
+    converts=True,
+    bools=(sa.types.Integer, sa.types.Numeric, sa.types.Float),
+    nan=True,
+    infinity=True,
+    counts_digits=False,
+    most_digits=1_000_000,
+    lengths=False,
+    nul=True,
+    offsets=True,
+    json_nan=True,
+    json_surrogates=True,
+)
+
+
+class Values(Feature):
+    """Values: their limits, what a column keeps of them, SQL functions and the text of SQL."""
+
+    #: SQL of optilock's own functions, with {0} and {1} for their arguments.
+    sql_functions: Mapping[type[DatabaseFunction], str] = MappingProxyType({})
+
+    def quotings(self, dialect: sa.Dialect) -> tuple[Quoting, ...]:
+        """Return each way in which it may read comments, literals and quoted names of a text."""
+        return STANDARD if dialect.identifier_preparer.initial_quote == '"' else EVERY
+
+    def limits(self, dialect: sa.Dialect) -> Limits:
+        """Return the limits of its columns, over this dialect."""
+        return _UNKNOWN
+
+    def is_exact(self, column: sa.Column[Any], dialect: sa.Dialect) -> bool:
+        """Return whether two texts of the column are equal only if all characters are."""
+        return True
 
     #: Types whose values SQL compares as exactly as Python does.
     exact_types: tuple[type[TypeEngine[Any]], ...] = (

@@ -1,94 +1,85 @@
-"""Which connections wait for a lock, and what a statement locks beyond the rows that it names."""
+"""How long another transaction's lock is waited for."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
-from sqlalchemy import Connection, Dialect
+import sqlalchemy as sa
+from sqlalchemy import Column, ColumnElement, Connection, Dialect, Update
 
-#: Levels at which a transaction keeps the snapshot of its first statement.
-KEEP_SNAPSHOT = frozenset({"REPEATABLE READ", "SERIALIZABLE", "SNAPSHOT"})
+from optilock.conditions.condition import Condition
+from optilock.dialects.feature import Feature
+from optilock.errors import ConfigurationError
+
+#: Seconds for which a transaction with locks that were only learned may send nothing.
+LONGEST_PAUSE = 0.9
+
+#: Columns of a row's key, and what they are equal to.
+KeyValues = Mapping[Column[Any], ColumnElement[Any]]
 
 
 @dataclass(frozen=True)
-class Reach:
-    """The reach of a transaction's statements beyond the rows that they name."""
+class Wait:
+    """How long, in seconds; ``None``: as the database is set up, 0: not at all.
 
-    #: The first statement decides what all later ones see.
-    keeps_snapshot: bool = False
-    #: Rows that are read are locked, or count as such.
-    locks_reads: bool = False
-    #: A write locks more than its rows: it counts as one of the whole table.
-    locks_tables: bool = False
-    #: The verdict on one COMMIT depends on the other COMMITs before it.
-    orders_commits: bool = False
-    #: A COMMIT that waits keeps out all readers.
-    stops_readers: bool = False
+    With ``skip`` rows that another transaction has locked are left out of the answer.
+    """
+
+    seconds: float | None = None
+    skip: bool = False
+
+    @property
+    def usual(self) -> bool:
+        return self.seconds is None and not self.skip
+
+    @property
+    def milliseconds(self) -> int | None:
+        """The longest wait; 0 with ``skip``, too; ``None``: as the database is configured."""
+        if self.skip:
+            return 0
+        return None if self.seconds is None else round(self.seconds * 1000)
 
 
-def level_of(connection: Connection) -> str:
-    """Return the isolation level by the connection's options, without a question."""
-    level = connection.get_execution_options().get("isolation_level")
-    return str(level or connection.default_isolation_level or "").upper()
+class Waits(Feature):
+    """The limits of waits for locks, in statements and in settings."""
 
+    def waiting(self, connection: Connection, wait: Wait) -> AbstractContextManager[None]:
+        """For the length of a block, let statements wait for locks so long at most.
 
-class Waits:
-    """The part of a database's class that concerns waits, asked by optilock.testing."""
-
-    #: Whether a connection of the server waits for a lock; ``{}`` is its number there.
-    lock_question: str | None = None
-    #: Seconds between two questions, for an answer that is not the one of the question before.
-    lock_question_pause: float = 0.005
-
-    def number_of(self, connection: Any) -> int | None:
-        """The number on its server of a driver's connection, if the driver knows it."""
-        return None
-
-    def who_waits(self, cursor: Any, numbers: Collection[int]) -> frozenset[int] | None:
-        """Return those of our connections that wait for a lock of another connection.
-
-        The driver's ``cursor`` is of a connection of its own, in autocommit. ``None``: there is no
-        answer as new as the question.
+        Only where the statement itself does not say it.
         """
-        raise NotImplementedError
+        return nullcontext()
 
-    #: Whether :meth:`who_waits` works.
-    tells_waits: bool = False
-    #: A statement that meets a lock is refused at once with :attr:`watched_settings`, and not kept
-    #: waiting: :meth:`is_busy` recognises such errors.
-    refuses_when_busy: bool = False
+    def pass_over_lock(self, connection: Connection, update: Update, keys: KeyValues) -> Update:
+        """Return the UPDATE in a form that does not wait; or as it is, where a setting forbids it.
 
-    def is_busy(self, error: BaseException) -> bool:
-        """Return whether another connection has a lock, and the same call may succeed later."""
-        return False
+        Raises:
+            ConfigurationError: optilock does not know the SQL for this database.
+        """
+        raise ConfigurationError(
+            "A lease or a handle is renewed without waiting for locks, and optilock does not know"
+            " the SQL for that on this database: renew it yourself. Nothing was sent."
+        )
 
-    #: Settings for connections whose waits are watched, and the statements that undo them. The
-    #: last setting may be refused for want of a privilege.
-    watched_settings: tuple[str, ...] = ()
+    #: True of every row: from the statement that has it in its WHERE, the transaction waits for no
+    #: lock longer than ten seconds. None: the database has a limit of its own.
+    bounds_waits: ColumnElement[bool] | None = None
 
-    def has_open_transaction(self, connection: Any) -> bool | None:
-        """Return whether a transaction of a driver's connection is open; ``None``: unknown."""
+    def bound_locks(self, dialect: Dialect) -> ColumnElement[bool] | None:
+        """Return such a condition for a query with locks that its program did not ask for.
+
+        The server ends the transaction if its program pauses for longer than
+        :data:`LONGEST_PAUSE`.
+        """
         return None
 
-    def open_transactions(self, connection: Any) -> Callable[[], bool | None]:
-        """Return what asks a driver's connection the same, again and again."""
-        return partial(self.has_open_transaction, connection)
+    #: Conditions that every row fulfils; after them, a statement waits only briefly for locks.
+    #: None where the database finds a deadlock as soon as there is one.
+    brief_waits: tuple[Condition, ...] = ()
 
-    def has_open_pipeline(self, connection: Any) -> bool:
-        """Return whether the driver sends statements without waiting for their results."""
-        return False
-
-    def is_in_memory(self, dialect: Dialect, connection: Any) -> bool:
-        """Return whether the database is one of this connection alone."""
-        return False
-
-    def reads_wait(self, connection: Connection) -> bool:
-        """Return whether a plain read waits for rows that another transaction has locked."""
-        return level_of(connection) == "SERIALIZABLE"
-
-    def reach(self, connection: Connection) -> Reach:
-        """Return what statements of the transaction concern; here: all that is possible."""
-        return Reach(True, True, True, True, True)
+    def has_brief_reads(self, dialect: sa.Dialect) -> bool:
+        """Return whether a read that shares rows can give up after a short time."""
+        return bool(self.brief_waits)

@@ -201,7 +201,7 @@ def _begin(session: Session, given: list[Operation], *, as_one: bool = False) ->
         connection = connection_to_write(session, mapper)
         if connection not in begun:
             begun.add(connection)
-            database_of(connection.dialect).begin_writing(connection, facts(mapper).table)
+            database_of(connection.dialect).locks.begin_writing(connection, facts(mapper).table)
     if as_one and len(begun) > 1:
         raise ConfigurationError(
             "transaction(idempotency=...) is refused for rows of several databases: their COMMITs"

@@ -210,7 +210,7 @@ def _insert_of(connection: Connection, new: NewRow) -> tuple[Insert, bool]:
     """Return the statement, and whether an error of it can mean that the row exists."""
     table: Table = facts(new.mapper).table
     given = new.identity is not None
-    unless = database_of(connection.dialect).insert_unless(table) if given else None
+    unless = database_of(connection.dialect).one_row.insert_unless(table) if given else None
     statement = table.insert() if unless is None else unless
     if connection.dialect.insert_returning:
         version = facts(new.mapper).version
@@ -281,7 +281,7 @@ def _upsert_of(connection: Connection, new: NewRow, changed: frozenset[str]) -> 
 
 def _made(connection: Connection, new: NewRow, changed: frozenset[str]) -> _Upsert:
     mapper, known, dialect = new.mapper, facts(new.mapper), connection.dialect
-    database, table = database_of(dialect), known.table
+    ask, table = database_of(dialect).one_row, known.table
     if not dialect.insert_returning:
         raise ConfigurationError(
             f"An upsert of {mapper.class_.__name__} is refused: this database has no INSERT …"
@@ -300,16 +300,16 @@ def _made(connection: Connection, new: NewRow, changed: frozenset[str]) -> _Upse
             sets[column.key] = own if column.key in python else sql[column.key].arg
         return sets | _moved(mapper, fresh, empty=not sets)
 
-    statement = database.upsert(table, changes)
+    statement = ask.upsert(table, changes)
     asked: list[Any] = [known.version]
-    if database.upserts_by_any_key:
+    if ask.upserts_by_any_key:
         keys = enumerate(table.primary_key)
         ours = and_(*(key == bindparam(f"{_KEY}{i}", type_=key.type) for i, key in keys))
         asked.append(ours.label(_OURS))
     kind = known.kind
-    needs_select = kind is not None and kind.has_trigger and database.returns_before_triggers
+    needs_select = kind is not None and kind.has_trigger and ask.returns_before_triggers
     asked += mapper.primary_key
-    return _Upsert(statement.returning(*asked), database.upserts_by_any_key, needs_select, python)
+    return _Upsert(statement.returning(*asked), ask.upserts_by_any_key, needs_select, python)
 
 
 def _updated(mapper: Mapper[Any], changed: frozenset[str]) -> list[Column[Any]]:

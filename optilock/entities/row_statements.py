@@ -136,7 +136,7 @@ class _Maker:
         kind = self.known.kind
         #: A trigger makes the version after RETURNING has read the row.
         self.too_early = (
-            kind is not None and kind.has_trigger and self.database.returns_before_triggers
+            kind is not None and kind.has_trigger and self.database.one_row.returns_before_triggers
         )
         self.by_python = callable(self.mapper.version_id_generator)
         self.stays = change.still and not (kind is not None and kind.every_write)
@@ -197,7 +197,7 @@ class _Maker:
             sets |= self.known.touch
         if self.returns or not self.by_python or not isinstance(version.type, Integer):
             return sets, False
-        told = self.database.telling(sets[version]) if version in sets else None
+        told = self.database.one_row.telling(sets[version]) if version in sets else None
         return (sets, False) if told is None else ({**sets, version: told}, True)
 
     def _returning(self) -> list[Any]:

@@ -274,7 +274,7 @@ def look_at(
     asked = [one for condition in demanded for one in condition.looks]
     also = {f"optilock {number}": one for number, one in enumerate(asked)}
     database = database_of(connection.dialect)
-    share = database.locks_show_newer and not is_autocommit(connection)
+    share = database.isolation.locks_show_newer and not is_autocommit(connection)
     given = demanded_parameters(params) or None
     found = read_stored(
         connection, mapper, [identity], lock=False, share=share, also=also, params=given

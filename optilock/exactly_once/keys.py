@@ -15,7 +15,7 @@ from typing import Any
 from uuid import UUID
 
 from optilock.dialects.commit_tokens import RANDOM, StoredToken
-from optilock.dialects.locks import Wait
+from optilock.dialects.waits import Wait
 from optilock.errors import ConfigurationError, describe
 from optilock.exactly_once.errors import AlreadyDone, KeyReused
 from optilock.serialize import DEEPEST, is_too_deep, limit_exceeded_by, read_json

@@ -33,7 +33,7 @@ from sqlalchemy.util import await_only, greenlet_spawn
 from optilock.dialects import database_of
 from optilock.dialects.causes import Cause
 from optilock.dialects.commit_tokens import FENCE, RANDOM, StoredToken
-from optilock.dialects.locks import Wait
+from optilock.dialects.waits import Wait
 from optilock.errors import CommitOutcomeUnknown, ConfigurationError
 from optilock.exactly_once.keys import not_done
 from optilock.watched.session.connections import binds_of_sessions
@@ -139,12 +139,12 @@ def _require_table(engine: Engine, error: Exception) -> None:
     if not isinstance(error, DBAPIError) or database.classify(error) is not Cause.OTHER:
         return
     with suppress(DBAPIError), engine.connect() as connection:
-        database.commit_tokens().require_table(connection)
+        database.commit_tokens.require_table(connection)
 
 
 def _ask_once(engine: Engine, token: str, seconds: float, purged: bool) -> StoredToken | None:
     database = database_of(engine.dialect)
-    tokens, dropped = database.commit_tokens(), False
+    tokens, dropped = database.commit_tokens, False
     with engine.connect() as connection:
         with connection.begin() as transaction:
             found = None
@@ -156,7 +156,7 @@ def _ask_once(engine: Engine, token: str, seconds: float, purged: bool) -> Store
                 transaction.rollback()
                 raise TooOld
             elif not leaves_fence(token):
-                dropped = database.locks_are_local(connection)
+                dropped = database.servers.locks_are_local(connection)
                 if not dropped:
                     transaction.rollback()
         if dropped:

@@ -77,7 +77,7 @@ def _purge(
     _require_count("batch", batch)
     if batches is not None:
         _require_count("batches", batches)
-    statements = database_of(engine.dialect).commit_tokens()
+    statements = database_of(engine.dialect).commit_tokens
     deleted = 0
     for random, older in ages.items():
         found, done = batch, 0

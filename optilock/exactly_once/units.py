@@ -47,7 +47,7 @@ def claim(session: Session, call: KeyedCall) -> None:
         raise ConfigurationError(_NO_ENGINE) from error
     _require_table(connection)
     database = database_of(connection.dialect)
-    tokens = database.commit_tokens()
+    tokens = database.commit_tokens
     try:
         for _ in range(_ROUNDS):
             if tokens.insert(connection, call.token, call.fingerprint, call.wait):
@@ -86,7 +86,7 @@ def set_result(session: OfUnit, result: Any) -> None:
 def store_result(session: Session, call: KeyedCall) -> None:
     """Store the result of a call whose transaction goes on: it is done."""
     connection = own_connection(session, {"clause": _INSERT})
-    tokens = database_of(connection.dialect).commit_tokens()
+    tokens = database_of(connection.dialect).commit_tokens
     tokens.set_result_now(connection, call.token, call.text)
 
 
@@ -159,7 +159,7 @@ class TokenOfUnit:
             return
         self._announced = True
         _require_one_table(connection)
-        tokens = database_of(connection.dialect).commit_tokens()
+        tokens = database_of(connection.dialect).commit_tokens
         if call is None:
             tokens.add(connection, self.token)
         else:
@@ -195,7 +195,7 @@ def _require_table(connection: Connection) -> None:
     _require_one_table(connection)
     pool = connection.engine.pool
     if pool not in _seen_tables:
-        database_of(connection.dialect).commit_tokens().require_table(connection)
+        database_of(connection.dialect).commit_tokens.require_table(connection)
         _seen_tables.add(pool)
 
 

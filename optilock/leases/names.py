@@ -168,7 +168,7 @@ class Place:
         """
         mapper = self._mapper()
         database = database_of(connection.dialect)
-        share = database.locks_show_newer and not is_autocommit(connection)
+        share = database.isolation.locks_show_newer and not is_autocommit(connection)
         found = read_stored(connection, mapper, [self.identity], lock=False, share=share)
         stored = next(iter(found.values()), None)
         if stored is None:
@@ -194,7 +194,7 @@ class Place:
             made: sa.Select[Any] = sa.select(*columns.lease).where(*self.here)
             query = columns.known["look"] = made
         database = database_of(connection.dialect)
-        if newest and database.locks_show_newer and not is_autocommit(connection):
+        if newest and database.isolation.locks_show_newer and not is_autocommit(connection):
             # Not shared: two that look, and then write, would wait for each other.
             query = query.with_for_update(of=columns.table)
         row = execute_on_lease(connection, columns, query, self.params).mappings().first()
@@ -273,7 +273,7 @@ class _NamedPlace(Place):
 
     def make(self, connection: sa.Connection) -> bool:
         table = self.columns.table
-        insert = database_of(connection.dialect).insert_if_absent(table)
+        insert = database_of(connection.dialect).one_row.insert_if_absent(table)
         if insert is None:
             raise ConfigurationError(
                 f"Names cannot be leased on {connection.dialect.name}: optilock does not know how"

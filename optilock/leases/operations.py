@@ -30,6 +30,7 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from optilock.dialects import database_of
+from optilock.dialects.at_once import update_at_once
 from optilock.leases.columns import LEASE_ID, LeaseColumns
 from optilock.leases.errors import LeaseHeld, LeaseLost
 from optilock.leases.names import Place, execute_on_lease, place_of
@@ -202,10 +203,10 @@ def do_at_once(connection: sa.Connection, place: Place, call: str, mine: Any) ->
     require_row_counts(connection.dialect)
     database, dialect, given = database_of(connection.dialect), connection.dialect, {_MINE: mine}
     # SQLite stores what it returns once all of it is read.
-    returning = dialect.update_returning and not database.one_lock and call != "release"
+    returning = dialect.update_returning and not database.locks.one_lock and call != "release"
     statement = _statement(place, call, returning=returning)
     keys = place.key_values()
-    result = database.update_at_once(connection, statement, keys, {**place.params, **given})
+    result = update_at_once(database, connection, statement, keys, {**place.params, **given})
     row = None if result is None else _answer(result, connection, place, call, mine)
     if row is None:
         row = place.read(connection, newest=False)

@@ -194,7 +194,7 @@ class RenewedPart(Part, Generic[E]):
         write of it. So the row is locked from its begin, and is not renewed before its end. It does
         not begin during a renewal, whose COMMIT would come after the snapshot.
         """
-        if not database_of(connection.dialect).reads_snapshot(connection):
+        if not database_of(connection.dialect).isolation.reads_snapshot(connection):
             return
         began = time.monotonic()
         ours = self._wait_for_renewal(began + PATIENCE)

@@ -327,7 +327,7 @@ def does_not_move(state: State) -> None:
 def _read_again(state: State, session: Session, connection: Connection) -> None:
     """Read the version after an UPDATE on SQLite; an INSERT's RETURNING is right."""
     mapper, record = state.mapper, facts(state.mapper)
-    if not database_of(connection.dialect).returns_before_triggers:
+    if not database_of(connection.dialect).one_row.returns_before_triggers:
         return
     identity = mapper.identity_key_from_instance(state.obj())
     if state.key is None and identity not in session.identity_map:  # otherwise a row switch

@@ -49,7 +49,7 @@ def trigger_ddl(
         qualified_trigger=prefix + trigger,
         keys=tuple(map(quote, keys_without_rowid(table))),
     )
-    made = database_of(dialect).version_trigger(names)
+    made = database_of(dialect).guard_triggers(dialect).of_version(names)
     if made is None:
         raise ConfigurationError(
             f"RowVersion() works on PostgreSQL, MariaDB and SQLite, not on {dialect.name}: use"

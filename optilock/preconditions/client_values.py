@@ -226,7 +226,7 @@ def _unfit(session: Session, mapper: Mapper[Any], identity: Identity) -> str | N
 def _holds(session: Session, mapper: Mapper[Any], value: Any, kind: TypeEngine[Any]) -> bool:
     dialect = engine_to_write(session, mapper).dialect
     kind = type_on(kind, dialect)
-    return can_hold(value, kind, database_of(dialect).limits(dialect), dialect)
+    return can_hold(value, kind, database_of(dialect).values.limits(dialect), dialect)
 
 
 # -- texts of a form -------------------------------------------------------------------------------

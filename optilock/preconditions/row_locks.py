@@ -39,8 +39,8 @@ from sqlalchemy.orm import Session, scoped_session
 
 from optilock import events
 from optilock.dialects import Cause, database_of
-from optilock.dialects.locks import Wait
 from optilock.dialects.transient import cause_of, ended_by_conflict
+from optilock.dialects.waits import Wait
 from optilock.errors import Action, ConfigurationError
 from optilock.mapped import State, facts, identity_of, place_of
 from optilock.mapping.scopes import Scope
@@ -150,8 +150,8 @@ def _locked(session: Session, state: State, wait: Wait) -> Values | None:
     connection = connection_to_write(session, mapper)
     database = database_of(connection.dialect)
     session_record(session).note_locks()
-    with database.waiting(connection, wait):
-        database.begin_writing(connection, facts(mapper).table)
+    with database.waits.waiting(connection, wait):
+        database.locks.begin_writing(connection, facts(mapper).table)
         return read_stored(connection, mapper, [identity], wait=wait).get(identity)
 
 
@@ -160,7 +160,7 @@ def _not_locked(session: Session, state: State, wait: Wait, error: DBAPIError) -
     if ended_by_conflict(error):
         raise conflict_before_commit(session) from error
     if cause_of(error) is Cause.LOCK_TIMEOUT:
-        one_lock = database_of(session.get_bind(state.mapper).dialect).one_lock
+        one_lock = database_of(session.get_bind(state.mapper).dialect).locks.one_lock
         if wait.skip and one_lock:  # there is no row to skip
             return False
         what = "all rows, which have one lock here," if one_lock else "the row"

@@ -64,7 +64,7 @@ def open_attempts(
 @contextmanager
 def _lock_connection(engine: Engine, ways: Ways) -> Iterator[Connection | None]:
     """Open a connection that locks the claim while the other one works, if there are row locks."""
-    if database_of(engine.dialect).one_lock:
+    if database_of(engine.dialect).locks.one_lock:
         yield None
         return
     try:

@@ -170,7 +170,7 @@ class Claim:
 
     def _insert(self, connection: sa.Connection) -> None:
         """Insert a row without a holder; a process that comes at the same time does the same."""
-        insert = database_of(connection.dialect).insert_if_absent(self.row)
+        insert = database_of(connection.dialect).one_row.insert_if_absent(self.row)
         assert insert is not None
         before = {"id": 1, "holder": "", "process": "", "since": ServerTime()}
         connection.execute(insert.values(**before, until=add_milliseconds(ServerTime(), -1000)))
@@ -222,6 +222,7 @@ def claim_of(table: str, schema: str | None) -> Claim:
 
 def _process(connection: sa.Connection) -> str:
     """Return our process and the number of its connection on the server, for messages."""
-    number = database_of(connection.dialect).number_of(connection.connection.driver_connection)
+    watching = database_of(connection.dialect).watching
+    number = watching.number_of(connection.connection.driver_connection)
     of_the_server = "" if number is None else f", connection {number} of the server"
     return f"process {os.getpid()} on {socket.gethostname()}{of_the_server}"[:200]

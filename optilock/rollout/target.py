@@ -8,7 +8,7 @@ before the rows are filled.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -41,7 +41,7 @@ def target_of(connection: sa.Connection, name: str, schema: str | None, token: T
         table = _reflected(connection, name, schema)
     except NoSuchTableError:
         raise ConfigurationError(_unknown(connection, name, schema, what)) from None
-    database_of(connection.dialect).complete(connection, table)
+    database_of(connection.dialect).tables.complete(connection, table)
     if name in sa.inspect(connection).get_view_names(schema=schema):
         raise ConfigurationError(
             f"{what} is a view: a version belongs to a row, and a view has none of its own. Nothing"
@@ -63,13 +63,17 @@ def target_of(connection: sa.Connection, name: str, schema: str | None, token: T
     return Target(table, token, column, has_default)
 
 
+def _inspected(connection: sa.Connection) -> tuple[sa.Inspector, Callable[[str], str]]:
+    return sa.inspect(connection), database_of(connection.dialect).tables.name_reflected
+
+
 def _reflected(connection: sa.Connection, name: str, schema: str | None) -> sa.Table:
     """Return the table with columns and key only.
 
     ``autoload_with`` follows every foreign key to other tables, and fails at a CHECK that is not
     validated, which an interrupted roll-out leaves behind.
     """
-    seen, name_of = sa.inspect(connection), database_of(connection.dialect).name_reflected
+    seen, name_of = _inspected(connection)
     columns = [
         sa.Column(
             name_of(found["name"]),
@@ -171,7 +175,7 @@ def _other_meanings(connection: sa.Connection, ways: Ways, target: Target) -> It
     name, table, schema = target.name, target.table.name, target.table.schema
     if name in target.table.primary_key.columns:
         yield "it belongs to the primary key"
-    inspector, name_of = sa.inspect(connection), database_of(connection.dialect).name_reflected
+    inspector, name_of = _inspected(connection)
     keys = inspector.get_foreign_keys(table, schema)
     if any(name in map(name_of, key["constrained_columns"]) for key in keys):
         yield "it refers to another table"
@@ -185,7 +189,7 @@ def _other_meanings(connection: sa.Connection, ways: Ways, target: Target) -> It
 
 
 def _unique_keys(connection: sa.Connection, table: sa.Table) -> Iterator[Sequence[str | None]]:
-    inspector, name_of = sa.inspect(connection), database_of(connection.dialect).name_reflected
+    inspector, name_of = _inspected(connection)
     unique: list[Any] = [
         *inspector.get_unique_constraints(table.name, table.schema),
         *(one for one in inspector.get_indexes(table.name, table.schema) if one["unique"]),

@@ -42,6 +42,7 @@ from sqlalchemy.types import TypeEngine
 from optilock.conditions.condition import Condition, Given
 from optilock.conditions.demands import Demand
 from optilock.dialects import database_of
+from optilock.dialects.at_once import lock_at_once
 from optilock.dialects.rows import execute_unguarded
 from optilock.errors import ConfigurationError, Entry, row_name
 from optilock.leases.condition import ExplainedByMiss, MissCondition, label_of
@@ -330,7 +331,7 @@ class Opened(RenewedPart[HandleLost]):
         names = self._handle.within.names
         here = _one().select_from(names).where(names.c.name == self._handle.name)
         with separate_connection(engine) as connection, connection.begin():
-            locked = database_of(connection.dialect).lock_at_once(connection, here, names)
+            locked = lock_at_once(database_of(connection.dialect), connection, here, names)
             if locked:
                 self._close_on(connection)
         return locked

@@ -154,7 +154,7 @@ def read_name(connection: sa.Connection, within: Shares, name: str) -> LockedNam
 def _looked_at(
     connection: sa.Connection, within: Shares, name: str, *, exclusive: bool
 ) -> LockedName:
-    database_of(connection.dialect).begin_writing(connection, within.names)
+    database_of(connection.dialect).locks.begin_writing(connection, within.names)
     query = _name_query(within, name).with_for_update(read=not exclusive)
     row = execute_unguarded(connection, query).mappings().first()
     if row is None:
@@ -212,7 +212,7 @@ def _make(connection: sa.Connection, within: Shares, name: str) -> None:
     """Make the row of a name; another program may be making it at the same time."""
     table = within.names
     changes = {"moved": table.c.moved}
-    made = database_of(connection.dialect).upsert(table, lambda new: changes)
+    made = database_of(connection.dialect).one_row.upsert(table, lambda new: changes)
     values = {"there": False, "delete_pending": False, "read_only": False, "moved": 0}
     execute_unguarded(connection, made.values(name=name, **values))
 
@@ -265,8 +265,8 @@ def name_and_row(
     if lock:
         database, table = database_of(connection.dialect), facts(mapper).root.local_table
         assert isinstance(table, sa.Table)
-        database.begin_writing(connection, table)
-        lock_row = partial(database.lock, query, table, deleting=False)
+        database.locks.begin_writing(connection, table)
+        lock_row = partial(database.locks.lock, query, table, deleting=False)
         found = ask_with_hint(
             database, table, lambda: execute_unguarded(connection, lock_row()).first()
         )

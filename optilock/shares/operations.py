@@ -14,6 +14,7 @@ from sqlalchemy import Connection, Update, literal, select, update
 from sqlalchemy.orm import Session
 
 from optilock.dialects import database_of
+from optilock.dialects.at_once import update_at_once
 from optilock.dialects.rows import execute_unguarded
 from optilock.errors import ConfigurationError
 from optilock.shares.errors import (
@@ -148,7 +149,7 @@ def heartbeat_at_once(connection: Connection, handle: Handle) -> Handle | None:
     table = handle.within.handles
     keys = {table.c.name: literal(handle.name), table.c.id: literal(handle.id, table.c.id.type)}
     database = database_of(connection.dialect)
-    result = database.update_at_once(connection, _heartbeat(handle), keys, {})
+    result = update_at_once(database, connection, _heartbeat(handle), keys, {})
     kept = _kept(connection, handle)
     return kept if result is not None and result.rowcount else None
 

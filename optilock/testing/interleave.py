@@ -177,18 +177,18 @@ class Watcher:
 
 
 def _pause(engine: Engine) -> float:
-    return database_of(engine.dialect).lock_question_pause
+    return database_of(engine.dialect).watching.lock_question_pause
 
 
 def _number(connection: Connection) -> int | None:
     dialect = connection.dialect
     if dialect.is_async:  # another thread could not await the answer
         return None
-    return database_of(dialect).number_of(connection.connection.dbapi_connection)
+    return database_of(dialect).watching.number_of(connection.connection.dbapi_connection)
 
 
 def _waits(engine: Engine, number: int | None) -> bool | None:
-    question = database_of(engine.dialect).lock_question
+    question = database_of(engine.dialect).watching.lock_question
     if number is None or question is None:
         return None
     with closing(engine.raw_connection()) as connection, closing(connection.cursor()) as cursor:

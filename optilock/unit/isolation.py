@@ -84,14 +84,14 @@ class LevelPart(Part, option="isolation"):
         self.read_only = read_only
 
     def engine_options(self, engine: Engine) -> Mapping[str, Any]:
-        return database_of(engine.dialect).level_options(self.level)
+        return database_of(engine.dialect).isolation.level_options(self.level)
 
     def begin(self, session: Session) -> None:
         _refuse_connections(session, "its isolation level cannot be set", "isolation=")
 
     def connected(self, session: Session, connection: Connection) -> None:
         database = database_of(connection.dialect)
-        database.begin_at(connection, self.level, read_only=self.read_only)
+        database.isolation.begin_at(connection, self.level, read_only=self.read_only)
 
 
 class FirstReadPart(Part):
@@ -105,7 +105,7 @@ class FirstReadPart(Part):
 
     def connected(self, session: Session, connection: Connection) -> None:
         level = self.level
-        database_of(connection.dialect).take_snapshot(
+        database_of(connection.dialect).isolation.take_snapshot(
             connection, level.level, read_only=level.read_only
         )
 
@@ -117,7 +117,7 @@ class ReadOnlyPart(Part, option="read_only"):
         _refuse_connections(session, "it cannot be made read-only", "read_only=True")
 
     def connected(self, session: Session, connection: Connection) -> None:
-        database_of(connection.dialect).begin_read_only(connection)
+        database_of(connection.dialect).isolation.begin_read_only(connection)
 
     def before_flush(self, session: Session) -> None:
         changed = [*session.new, *session.deleted]

@@ -161,4 +161,4 @@ def _is_alive(own: Any) -> bool:
         return False
     if BEGINS in connection.info:  # of a pipelined unit, whose BEGIN went with a statement
         return False
-    return database_of(connection.dialect).shows_newest_after_miss(connection)
+    return database_of(connection.dialect).isolation.shows_newest_after_miss(connection)

@@ -174,7 +174,7 @@ class Options:
                 self._refuse_two_phases(bind.dialect)
 
     def _refuse_two_phases(self, dialect: Dialect) -> None:
-        for name in sorted(database_of(dialect).forbidden_in_two_phases):
+        for name in sorted(database_of(dialect).isolation.forbidden_in_two_phases):
             if getattr(self, name):
                 raise ConfigurationError(
                     f"{name}= does not go with a sessionmaker with twophase=True: a transaction in"

@@ -25,8 +25,8 @@ from sqlalchemy.orm import Mapper, Session
 from sqlalchemy.orm.attributes import instance_state
 
 from optilock.dialects import Cause, database_of, database_of_error
-from optilock.dialects.locks import LONGEST_PAUSE
 from optilock.dialects.transient import cause_of
+from optilock.dialects.waits import LONGEST_PAUSE
 from optilock.errors import ConfigurationError
 from optilock.mapped import State, facts, identity_of, place_of
 from optilock.mapping.scopes import Scope, rules_of
@@ -259,7 +259,7 @@ class Reading(RowsOfUnit):
             return self._begun
         dialect = (self._bind or session.get_bind(**bind_to_write(mapper))).dialect
         database = database_of(dialect)
-        if not database.locks_rows(dialect):
+        if not database.locks.locks_rows(dialect):
             if self.adaptive is None:
                 raise ConfigurationError(
                     f'strategy="pessimistic" cannot work on {dialect.name!r}: SQLAlchemy\'s dialect'
@@ -267,17 +267,17 @@ class Reading(RowsOfUnit):
                     " strategy out. Nothing was sent."
                 )
             return False
-        self._bound = None if self.adaptive is None else database.bound_locks(dialect)
-        if database.one_lock:
+        self._bound = None if self.adaptive is None else database.waits.bound_locks(dialect)
+        if database.locks.one_lock:
             try:
                 connection = connection_to_write(session, mapper, for_queries=True)
-                database.begin_writing(connection, facts(mapper).table)
+                database.locks.begin_writing(connection, facts(mapper).table)
             except DBAPIError as error:
                 if self.adaptive is None or not may_go_on(error):
                     raise
                 self.added.are_refused = True
                 return False
-        self._begun = self._bind is not None or database.one_lock
+        self._begun = self._bind is not None or database.locks.one_lock
         return True
 
     # -- scopes ------------------------------------------------------------------------------------
@@ -340,7 +340,7 @@ class Reading(RowsOfUnit):
             if self._bound is not None:
                 query = query.where(self._bound)
             database, table = database_of(connection.dialect), facts(mapper).table
-            locked = partial(database.lock, query, table, deleting=False)
+            locked = partial(database.locks.lock, query, table, deleting=False)
             identities = [key.identity for key in keys if key.identity is not None]
             for _ in rows_at(connection, locked, table, columns, identities):
                 pass

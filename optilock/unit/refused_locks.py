@@ -61,7 +61,7 @@ class AddedLocks:
         if not self._limited:
             self._limited = True
             connection = connection_to_write(session, mapper, for_queries=True)
-            bound = database_of(connection.dialect).bounds_waits
+            bound = database_of(connection.dialect).waits.bounds_waits
             if bound is not None:
                 type(connection).execute(connection, select(bound))
         return True

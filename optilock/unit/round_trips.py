@@ -107,10 +107,10 @@ class PipelinedPart(Part, option="pipelined"):
         dialect = connection.dialect
         database = database_of(dialect)
         if trip is None:
-            database.refuse_pipeline(dialect)
+            database.trips.refuse_pipeline(dialect)
         if not _began_here(session, connection):
             return
-        ending = database.pipelined(
+        ending = database.trips.pipelined(
             connection,
             interruptible=dialect.is_async,
             note_trip=None if trip is None else trip.note,
@@ -196,7 +196,7 @@ def refuse_drivers(sessions: Any) -> None:
     if hasattr(sessions, _NOT_REFUSED):
         return
     for bind in binds_of_sessions(sessions):
-        database_of(bind.dialect).refuse_pipeline(bind.dialect)
+        database_of(bind.dialect).trips.refuse_pipeline(bind.dialect)
     with suppress(AttributeError):  # an AsyncEngine takes none
         setattr(sessions, _NOT_REFUSED, True)
 
@@ -276,7 +276,7 @@ def trip_time_of(engine: Engine | AsyncEngine) -> TripTime | None:
 
 def _has_pipelines(dialect: Dialect) -> bool:
     try:
-        database_of(dialect).refuse_pipeline(dialect)
+        database_of(dialect).trips.refuse_pipeline(dialect)
     except ConfigurationError:
         return False
     return True

@@ -54,7 +54,7 @@ def _before_cursor_execute(
 
 def _may_wait(connection: Connection, context: Any) -> bool:
     query = getattr(context.compiled, "statement", None)
-    return waits_for_rows(query) or database_of(connection.dialect).reads_wait(connection)
+    return waits_for_rows(query) or database_of(connection.dialect).isolation.reads_wait(connection)
 
 
 def _look(unit: Any, connection: Connection) -> None:

@@ -29,7 +29,7 @@ POSTGRESQL: Any = postgresql.dialect()
 
 
 def kept(value: Any, kind: Any, dialect: Any) -> bool:
-    return can_hold(value, kind, database_of(dialect).limits(dialect), dialect)
+    return can_hold(value, kind, database_of(dialect).values.limits(dialect), dialect)
 
 
 @pytest.mark.parametrize(

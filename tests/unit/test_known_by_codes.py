@@ -248,10 +248,10 @@ def test_what_an_engine_calls_by_a_levels_name_may_be_less(
     assert type(known) is engine
     for level in Isolation:
         if level.value in promised:
-            assert known.level_options(level.value) == {"isolation_level": level.value}
+            assert known.isolation.level_options(level.value) == {"isolation_level": level.value}
         else:
             with pytest.raises(ConfigurationError, match="leave isolation= out"):
-                known.level_options(level.value)
+                known.isolation.level_options(level.value)
 
 
 @pytest.mark.parametrize(
@@ -261,12 +261,12 @@ def test_what_an_engine_calls_by_a_levels_name_may_be_less(
 def test_sql_server_ends_a_transaction_that_it_has_chosen_as_a_victim(
     text_of_odbc: str, ends: bool
 ) -> None:
-    assert SQLServer().ends_transaction(Exception("42000", f"{text_of_odbc} (SQLExecW)")) is ends
+    assert SQLServer().ends.ended_by(Exception("42000", f"{text_of_odbc} (SQLExecW)")) is ends
 
 
 def test_an_engine_without_levels_is_told_so() -> None:
     with pytest.raises(ConfigurationError, match="SERIALIZABLE there: leave isolation= out"):
-        DuckDB().level_options("SERIALIZABLE")
+        DuckDB().isolation.level_options("SERIALIZABLE")
 
 
 def test_the_helper_for_a_level_is_refused_in_the_same_way(granite: Engine) -> None:

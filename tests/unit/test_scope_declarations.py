@@ -192,7 +192,7 @@ def test_an_entry_of_a_scope_is_no_row():
 def test_mariadb_compares_texts_exactly_only_in_some_collations():
     def exact(kind: Any, dialect: Any) -> bool:
         column = sa.Table("t", sa.MetaData(), sa.Column("code", kind)).c.code
-        return database_of(dialect).is_exact(column, dialect)
+        return database_of(dialect).values.is_exact(column, dialect)
 
     maria = mysql.dialect()
     assert exact(exact_text(20), maria)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sqlalchemy.exc import DBAPIError
+from optilock.dialects.causes import Cause, by_code
+from optilock.dialects.refusals import Refusals
 
-from optilock.dialects.causes import Cause, ErrorCodes, by_code
 
-
-class MariaDBCodes(ErrorCodes):
+class MariaDBCodes(Refusals):
     drivers = ("pymysql", "MySQLdb", "mysql", "mariadb", "asyncmy", "aiomysql", "cymysql")
     causes = by_code(
         # innodb_snapshot_isolation: SQLSTATE is only HY000, and the transaction is gone;
@@ -44,10 +43,6 @@ class MariaDBCodes(ErrorCodes):
     lost_before_commit = frozenset({2002, 2003, 4031, 1040, 1203})
     # KILL QUERY and limits of time, between COMMIT and the end of the compound statement it is in.
     interrupts_commit = frozenset({1317, 1969, 3024})
-
-    def ended_pause(self, error: DBAPIError) -> bool | None:
-        """The server hangs up without a word."""
-        return None
 
     def codes(self, error: BaseException) -> Iterator[str | int]:
         """The number alone: the same SQLSTATE stands for different things here."""

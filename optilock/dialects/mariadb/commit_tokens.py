@@ -17,8 +17,9 @@ from sqlalchemy.exc import IntegrityError
 
 from optilock.dialects.commit_tokens import CommitTokens, name_of_table
 from optilock.dialects.connections import cover_commit, undo_at_checkin, with_own_commit
-from optilock.dialects.locks import Wait
+from optilock.dialects.mariadb.values import MariaDBValues
 from optilock.dialects.rows import execute_unguarded
+from optilock.dialects.waits import Wait
 from optilock.tokens.sql_functions import ServerTime
 
 _DUPLICATE = 1062
@@ -60,7 +61,7 @@ class MariaDBTokens(CommitTokens):
 
     @property
     def _now(self) -> str:
-        return self.database.sql_functions[ServerTime]
+        return MariaDBValues.sql_functions[ServerTime]
 
 
 def _within(connection: Connection, sql: str, seconds: int) -> str:

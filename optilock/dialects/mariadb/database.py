@@ -2,478 +2,55 @@
 
 from __future__ import annotations
 
-import math
-import re
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import AbstractContextManager
 from functools import cached_property
-from time import sleep
-from types import MappingProxyType
-from typing import Any
 
-import sqlalchemy as sa
-from sqlalchemy.dialects.mysql import insert
-from sqlalchemy.exc import DBAPIError
-from sqlalchemy.types import TypeEngine
-
-from optilock.columns.values import Limits
-from optilock.conditions.write import Write
-from optilock.dialects.base import Cascade, Changes, Database, Form
-from optilock.dialects.catalogue import Catalogue, Weakness
-from optilock.dialects.commit_tokens import CommitTokens
-from optilock.dialects.connections import undo_at_checkin
-from optilock.dialects.locks import KeyValues, Wait
-from optilock.dialects.mariadb import galera
-from optilock.dialects.mariadb.causes import OF_ONE_STATEMENT, MariaDBCodes, number_of
+from optilock.dialects.base import Database
+from optilock.dialects.mariadb.causes import MariaDBCodes
 from optilock.dialects.mariadb.commit_tokens import MariaDBTokens
+from optilock.dialects.mariadb.ends import MariaDBEnds
+from optilock.dialects.mariadb.forms import MariaDBForms
+from optilock.dialects.mariadb.isolation import MariaDBIsolationLevels
+from optilock.dialects.mariadb.keys import MariaDBRowKeys
+from optilock.dialects.mariadb.locks import MariaDBRowLocks
 from optilock.dialects.mariadb.migrations import (
     MariaDBCatalogue,
     MariaDBGuard,
     MariaDBWays,
-    note_what_moves,
-    version_trigger,
 )
-from optilock.dialects.mariadb.pauses import BOUNDED_LOCKS, sets_limit, watch_marks
+from optilock.dialects.mariadb.one_row import MariaDBOneRow
 from optilock.dialects.mariadb.queue_sql import MariaDBMessages
-from optilock.dialects.mariadb.rows import (
-    BY_PRIMARY,
-    at_keys,
-    forget_primary,
-    has_primary,
-    is_refused,
-    joined_rows,
-)
 from optilock.dialects.mariadb.scope_rows import MariaDBScopeRows
 from optilock.dialects.mariadb.scope_triggers import MariaDBScopeTriggers
-from optilock.dialects.mariadb.weak_settings import weak_settings
-from optilock.dialects.migrations import Names, TriggerDDL
-from optilock.dialects.queue_sql import Messages, Place
-from optilock.dialects.quoting import ALL_OF_MARIADB, ALL_OF_MARIADB_ANSI, Quoting
+from optilock.dialects.mariadb.servers import MariaDBServers
+from optilock.dialects.mariadb.tables import MariaDBTables
+from optilock.dialects.mariadb.values import MariaDBValues
+from optilock.dialects.mariadb.waits import MariaDBWaits
+from optilock.dialects.mariadb.watching import MariaDBWatching
 from optilock.dialects.registry import register
-from optilock.dialects.scope_rows import ScopeRows
-from optilock.dialects.transaction_ends import first_words
-from optilock.dialects.waits import KEEP_SNAPSHOT, Reach, level_of
-from optilock.errors import ConfigurationError
-from optilock.mapped import Identity
-from optilock.tokens.sql_functions import (
-    Later,
-    NextServerTime,
-    RandomUuid,
-    ServerTime,
-    StatementTime,
-)
-
-#: Commands that end no transaction, unless the server's answer shows it (SET autocommit). All
-#: others commit (https://mariadb.com/kb/en/sql-statements-that-cause-an-implicit-commit/), or run
-#: statements that may.
-_STAYS = frozenset(
-    {"SELECT", "INSERT", "UPDATE", "DELETE", "REPLACE", "WITH", "VALUES", "TABLE", "SET", "DO"}
-    | {"SHOW", "EXPLAIN", "DESCRIBE", "DESC", "SAVEPOINT", "RELEASE", "KILL", "USE", "GET"}
-    | {"PREPARE", "DEALLOCATE", "SIGNAL", "RESIGNAL", "LOAD", "HANDLER", "END"}
-)
-
-_SCALE = re.compile(r"\(\d+, ?(\d+)\)")
-
-_SIZED = re.compile(r"(TINY|MEDIUM|LONG)?(TEXT|BLOB)(?:\((\d+)\))?")
-#: Bytes (https://mariadb.com/kb/en/data-type-storage-requirements/#string-data-types).
-_SIZES = {"TINY": (1 << 8) - 1, None: (1 << 16) - 1, "MEDIUM": (1 << 24) - 1, "LONG": (1 << 32) - 1}
-
-
-def _octets(kind: TypeEngine[Any], dialect: sa.Dialect) -> int | None:
-    """How many bytes a TEXT or BLOB holds; with a length it is the smallest that has room."""
-    declared = _SIZED.match(kind.compile(dialect=dialect).upper())
-    if declared is None:
-        return None
-    size, what, length = declared.groups()
-    if length is None:
-        return _SIZES[size]
-    least = int(length) * (4 if what == "TEXT" else 1)
-    return next((most for most in _SIZES.values() if most >= least), None)
-
-
-_LIMITS = Limits(
-    converts=True,
-    bools=(sa.types.Integer, sa.types.Numeric, sa.types.Float),
-    digits=(10, 0),
-    single="FLOAT",
-    nul=True,
-    octets=_octets,
-)
-
-_CASCADES = sa.text(
-    "SELECT k.table_name, k.column_name, r.referenced_table_name, r.update_rule, r.delete_rule"
-    " FROM information_schema.referential_constraints r"
-    " JOIN information_schema.key_column_usage k ON k.constraint_schema = r.constraint_schema"
-    " AND k.constraint_name = r.constraint_name AND k.table_name = r.table_name"
-    " WHERE r.constraint_schema = COALESCE(:schema, DATABASE())"
-    " ORDER BY k.table_name, k.ordinal_position"
-)
 
 
 @register
 class MariaDB(MariaDBCodes, Database):
     names = ("mysql", "mariadb")
 
-    # -- what a client sends ---------------------------------------------------------------------
+    locks = cached_property(MariaDBRowLocks)
+    waits = cached_property(MariaDBWaits)
+    keys = cached_property(MariaDBRowKeys)
+    forms = cached_property(MariaDBForms)
+    one_row = cached_property(MariaDBOneRow)
+    values = cached_property(MariaDBValues)
 
-    def limits(self, dialect: sa.Dialect) -> Limits:
-        """As in its strict mode, which is the usual one."""
-        return _LIMITS
+    isolation = cached_property(MariaDBIsolationLevels)
+    ends = cached_property(MariaDBEnds)
+    servers = cached_property(MariaDBServers)
+    watching = cached_property(MariaDBWatching)
 
-    #: ``UTC_TIMESTAMP`` and ``NOW`` are the begin of the statement, ``SYSDATE`` is now, in the time
-    #: zone of the session. So ``ServerTime`` adds the time that the statement has taken to its
-    #: begin. The UUID is not random, but never repeated; the writes that follow make random ones.
-    sql_functions = MappingProxyType(
-        {
-            ServerTime: "timestampadd(microsecond, timestampdiff(microsecond, now(6), sysdate(6)),"
-            " utc_timestamp(6))",
-            NextServerTime: "greatest(utc_timestamp(6), {0} + interval 1 microsecond)",
-            StatementTime: "utc_timestamp(6)",
-            Later: "timestampadd(microsecond, 1000 * {1}, {0})",
-            RandomUuid: "replace(uuid(), '-', '')",
-        }
-    )
+    commit_tokens = cached_property(MariaDBTokens)
+    scope_rows = cached_property(MariaDBScopeRows)
+    messages = MariaDBMessages
 
-    # -- versions that the database makes --------------------------------------------------------
-
-    def version_trigger(self, names: Names) -> TriggerDDL:
-        return version_trigger(names)
-
-    # -- how rows are written --------------------------------------------------------------------
-
-    def quotings(self, dialect: sa.Dialect) -> tuple[Quoting, ...]:
-        ansi = dialect.identifier_preparer.initial_quote == '"'  # SQLAlchemy asks for the sql_mode
-        return ALL_OF_MARIADB_ANSI if ansi else ALL_OF_MARIADB
-
-    def name_reflected(self, found: str) -> str:
-        """SQLAlchemy leaves a backtick doubled, as ``SHOW CREATE TABLE`` writes it."""
-        return found.replace("``", "`")
-
-    def form(self, writes: list[Write], dialect: sa.Dialect, *, locked: bool = False) -> Form:
-        return joined_rows(self, writes, dialect) or super().form(writes, dialect, locked=locked)
-
-    def at_keys(
-        self, columns: Sequence[sa.ColumnElement[Any]], keys: Sequence[Identity]
-    ) -> sa.ColumnElement[bool]:
-        return at_keys(columns, keys)
-
-    def lock(self, query: sa.Select[Any], table: sa.Table, *, deleting: bool) -> sa.Select[Any]:
-        """FOR UPDATE through the primary key: a scan of the table would lock every row."""
-        return _through_key(query, table).with_for_update()
-
-    def lock_within(self, query: sa.Select[Any], table: sa.Table, wait: Wait) -> sa.Select[Any]:
-        """NOWAIT, SKIP LOCKED, or ``WAIT n``: MariaDB counts whole seconds.
-
-        (https://mariadb.com/kb/en/wait-and-nowait/; SKIP LOCKED since 10.6)
-        """
-        locked = self.lock(query, table, deleting=False)
-        if wait.usual:
-            return locked
-        if wait.skip or not wait.seconds:
-            return locked.with_for_update(nowait=not wait.skip, skip_locked=wait.skip)
-        return locked.suffix_with(f"WAIT {math.ceil(wait.seconds)}")
-
-    def waiting(self, connection: sa.Connection, wait: Wait) -> AbstractContextManager[None]:
-        if wait.milliseconds and not getattr(connection.dialect, "is_mariadb", False):
-            raise ConfigurationError(
-                "lock(timeout=...) needs FOR UPDATE WAIT n, which MySQL has not (MariaDB has):"
-                " use nowait=True or skip_locked=True, or set innodb_lock_wait_timeout of the"
-                " session. Nothing was sent."
-            )
-        return super().waiting(connection, wait)
-
-    def update_at_once(
-        self, connection: sa.Connection, statement: sa.Update, keys: KeyValues, params: Any
-    ) -> sa.CursorResult[Any] | None:
-        """``innodb_lock_wait_timeout`` of the connection, which is closed afterwards.
-
-        (https://mariadb.com/kb/en/innodb-system-variables/#innodb_lock_wait_timeout; MySQL waits
-        for one second, its least)
-        """
-        connection.exec_driver_sql("SET SESSION innodb_lock_wait_timeout = 0")
-        return super().update_at_once(connection, statement, keys, params)
-
-    def pass_over_lock(self, statement: sa.Update, keys: KeyValues) -> sa.Update:
-        return statement
-
-    def share(
-        self, query: sa.Select[Any], table: sa.Table, *, briefly: bool = False
-    ) -> sa.Select[Any]:
-        """LOCK IN SHARE MODE, through the primary key as well; ``briefly`` with NOWAIT.
-
-        (https://mariadb.com/kb/en/wait-and-nowait/: seconds are the shortest wait)
-        """
-        return _through_key(query, table).with_for_update(read=True, nowait=briefly)
-
-    def has_brief_reads(self, dialect: sa.Dialect) -> bool:
-        """MariaDB has NOWAIT for shared locks in this form, and MySQL in another one."""
-        return getattr(dialect, "is_mariadb", False)
-
-    def bound_locks(self, dialect: sa.Dialect) -> sa.ColumnElement[bool] | None:
-        return BOUNDED_LOCKS if watch_marks(dialect) else None
-
-    def refuses_many(self, error: DBAPIError) -> bool:
-        return is_refused(error)
-
-    def has_hint(self, table: sa.Table) -> bool:
-        return has_primary(table)
-
-    def refused_hint(self, table: sa.Table, error: DBAPIError) -> bool:
-        return forget_primary(table, error)
-
-    def insert_if_absent(self, table: sa.Table) -> sa.Insert | None:
-        """INSERT IGNORE would pass over any other rule of a table as well."""
-        return table.insert().prefix_with("IGNORE")
-
-    locks_show_newer = True  # at REPEATABLE READ, without innodb_snapshot_isolation
-
-    single = "FLOAT"
-
-    def kept_of(self, value: float, declared: str) -> object:
-        """``(M, D)`` rounds to D places (https://mariadb.com/kb/en/float/)."""
-        scale = _SCALE.search(declared)
-        return f"{value:.{scale[1]}f}" if scale else super().kept_of(value, declared)
-
-    def kept_short(self, value: float) -> object:
-        """Return the text of six digits that MariaDB shows."""
-        return f"{super().kept_short(value):.6g}"
-
-    # -- one row by its key ----------------------------------------------------------------------
-
-    def telling(self, value: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
-        """The server's answer has what LAST_INSERT_ID() was given, of an UPDATE as well."""
-        return sa.func.last_insert_id(value, type_=value.type)
-
-    def upsert(self, table: sa.Table, changes: Changes) -> sa.Insert:
-        """ON DUPLICATE KEY UPDATE, which a row of another key is met by as well: it stays as it is.
-
-        (https://mariadb.com/kb/en/insert-on-duplicate-key-update/)
-        """
-        made = insert(table)
-        ours = sa.and_(*(column == made.inserted[column.key] for column in table.primary_key))
-        return made.on_duplicate_key_update(
-            {
-                name: sa.func.if_(ours, value, table.columns[name])
-                for name, value in changes(made.inserted).items()
-            }
-        )
-
-    upserts_by_any_key = True
-
-    # -- how a table is changed while it is written ----------------------------------------------
-
-    def complete(self, connection: sa.Connection, table: sa.Table) -> None:
-        note_what_moves(connection, table)
-
+    tables = cached_property(MariaDBTables)
+    catalogue = MariaDBCatalogue
     guard_triggers = MariaDBGuard
     scope_triggers = MariaDBScopeTriggers
-    cascades_fire_triggers = False
     rollout = MariaDBWays
-
-    def as_script(self, statement: str) -> str | None:
-        return f"DELIMITER //\n{statement}//\nDELIMITER ;\n" if ";" in statement else None
-
-    # -- who waits for whom ----------------------------------------------------------------------
-
-    lock_question = (
-        "SELECT count(*) > 0 FROM information_schema.innodb_trx"
-        " WHERE trx_mysql_thread_id = {} AND trx_state = 'LOCK WAIT'"
-    )
-    # InnoDB renews the table only if no query has read it for 0.1 s (INNODB_TRX in its manual).
-    lock_question_pause = 0.11
-
-    def number_of(self, connection: Any) -> int | None:
-        number = getattr(connection, "thread_id", None)  # PyMySQL, mysqlclient
-        return number() if callable(number) else None
-
-    tells_waits = True
-
-    def who_waits(self, cursor: Any, numbers: Collection[int]) -> frozenset[int] | None:
-        """The count of waits is fresh, and ``innodb_trx`` is up to 0.1 s old.
-
-        The count is one of the whole server. It is ours where no other connection runs a statement.
-        """
-        listed = ", ".join(map(str, numbers))
-        cursor.execute(
-            "SELECT count(*) FROM information_schema.processlist WHERE id <> connection_id()"
-            f" AND command IN ('Query', 'Execute') AND id NOT IN ({listed})"
-        )
-        if cursor.fetchone()[0]:
-            sleep(self.lock_question_pause)
-            cursor.execute(
-                "SELECT trx_mysql_thread_id FROM information_schema.innodb_trx"
-                f" WHERE trx_state = 'LOCK WAIT' AND trx_mysql_thread_id IN ({listed})"
-            )
-            return frozenset(number for (number,) in cursor.fetchall())
-        cursor.execute("SHOW GLOBAL STATUS LIKE 'Innodb_row_lock_current_waits'")
-        waits = int(cursor.fetchone()[1])
-        if waits >= len(numbers):
-            return frozenset(numbers)
-        return None if waits else frozenset()
-
-    def has_open_transaction(self, connection: Any) -> bool | None:
-        """SERVER_STATUS_IN_TRANS of the last answer without an error (PyMySQL, asyncmy).
-
-        asyncmy keeps the status before, where the server has sent a zero.
-        """
-        status, answer = getattr(connection, "server_status", None), None
-        if status:
-            answer = getattr(connection, "_result", None)
-        if answer is not None and not answer.field_count:
-            status = answer.server_status
-        return None if status is None else bool(status & 1)
-
-    def reach(self, connection: sa.Connection) -> Reach:
-        """From REPEATABLE READ on, writes lock the gaps around their rows."""
-        level = level_of(connection)
-        keeps = level in KEEP_SNAPSHOT
-        return Reach(keeps, level == "SERIALIZABLE", keeps)
-
-    # -- what makes it weaker than it looks -------------------------------------------------------
-
-    def weak_settings(self, connection: sa.Connection) -> Iterator[Weakness]:
-        return weak_settings(connection)
-
-    def silent_cascades(self, connection: sa.Connection, schema: str | None) -> list[Cascade]:
-        """InnoDB does them itself (https://mariadb.com/kb/en/trigger-limitations/)."""
-        found = connection.execute(_CASCADES, {"schema": schema})
-        return [
-            Cascade(table, column, parent, f"ON {event} {rule}")
-            for table, column, parent, *rules in found
-            for event, rule in zip(("UPDATE", "DELETE"), rules, strict=True)
-            if rule == "SET NULL" or (event, rule) == ("UPDATE", "CASCADE")
-        ]
-
-    cased_columns = False
-
-    def catalogue(self, connection: sa.Connection, schema: str | None) -> Catalogue:
-        return MariaDBCatalogue(connection, schema, self.cased_columns)
-
-    # -- queues ----------------------------------------------------------------------------------
-
-    def messages(self, place: Place) -> Messages:
-        return MariaDBMessages(place)
-
-    def commit_tokens(self) -> CommitTokens:
-        return MariaDBTokens(self)
-
-    @cached_property
-    def scope_rows(self) -> ScopeRows:
-        return MariaDBScopeRows(self)
-
-    def is_exact(self, column: sa.Column[Any], dialect: sa.Dialect) -> bool:
-        """Return whether the mapping has such a collation; that of the server may be any."""
-        kind = column.type.dialect_impl(dialect)
-        if not isinstance(kind, sa.String) or isinstance(column.type, (sa.Enum, sa.Uuid)):
-            return True
-        options = column.table.kwargs
-        of_table = options.get("mariadb_collate") or options.get("mysql_collate")
-        name = str(getattr(kind, "collation", None) or of_table or "")
-        return name.endswith(("_nopad_bin", "_0900_bin"))
-
-    # -- isolation -------------------------------------------------------------------------------
-
-    def begin_at(self, connection: sa.Connection, level: str, *, read_only: bool) -> None:
-        if level == "SERIALIZABLE" and not read_only and galera.is_node(connection):
-            raise ConfigurationError(galera.NOT_SERIALIZABLE)
-        super().begin_at(connection, level, read_only=read_only)
-        if level == "REPEATABLE READ" and not read_only:
-            _refuse_writes_over_the_snapshot(connection)
-
-    def begin_read_only(self, connection: sa.Connection) -> None:
-        connection.exec_driver_sql("START TRANSACTION READ ONLY")
-
-    def autocommits(self, connection: sa.Connection) -> bool:
-        """PyMySQL, mysqlclient and asyncmy know it from the server's last answer."""
-        ask = getattr(connection.connection.dbapi_connection, "get_autocommit", None)
-        if ask is None:
-            return super().autocommits(connection)
-        return bool(ask())
-
-    #: START TRANSACTION READ ONLY is refused after XA START (XAER_RMFAIL).
-    forbidden_in_two_phases = frozenset({"exactly_once", "read_only"})
-
-    def ends_transaction(
-        self, error: BaseException, connection: sa.Connection | None = None
-    ) -> bool:
-        """1213 deadlock and 1020 snapshot conflict roll back everything; 1205 its statement only.
-
-        With ``innodb_rollback_on_timeout`` 1205 does so, too. The driver only knows the
-        server's last answer without an error, so the server is asked.
-        (https://mariadb.com/kb/en/mariadb-error-code-reference/)
-        """
-        number = number_of(error)
-        if number in (1020, 1213):
-            return True
-        if connection is None or number in OF_ONE_STATEMENT:
-            return False
-        return _has_rolled_back(connection, number)
-
-    def may_restart(self, statement: str) -> bool:
-        """A procedure may commit, DDL does; the server's answer shows the state after that."""
-        if sets_limit(statement):
-            return False
-        return any(word not in _STAYS and not to for word, to in first_words(statement))
-
-    def is_without_savepoint(self, error: BaseException) -> bool:
-        return number_of(error) == 1305
-
-    # -- a cluster -------------------------------------------------------------------------------
-
-    def locks_are_local(self, connection: sa.Connection) -> bool:
-        return galera.is_node(connection)
-
-    def is_out(self, connection: sa.Connection, error: BaseException) -> bool:
-        return number_of(error) == galera.NOT_PREPARED
-
-    def see_all(self, connection: sa.Connection) -> None:
-        if galera.is_node(connection):
-            galera.see_what_others_have_committed(connection)
-
-
-def _through_key(query: sa.Select[Any], table: sa.Table) -> sa.Select[Any]:
-    return query.with_hint(table, BY_PRIMARY) if has_primary(table) else query
-
-
-def _has_rolled_back(connection: sa.Connection, number: object) -> bool:
-    """Return whether the server has no transaction after an error; on MySQL, by its setting."""
-    if getattr(connection.dialect, "is_mariadb", False):
-        question = "SELECT NOT @@in_transaction"
-    elif number == _LOCK_TIMEOUT:
-        question = "SELECT @@innodb_rollback_on_timeout"
-    else:
-        return False
-    cursor = connection.connection.cursor()
-    try:
-        cursor.execute(question)
-        answer: Any = cursor.fetchone()
-        return bool(answer[0])
-    finally:
-        cursor.close()
-
-
-#: ER_LOCK_WAIT_TIMEOUT
-_LOCK_TIMEOUT = 1205
-#: ER_UNKNOWN_SYSTEM_VARIABLE
-_NO_SUCH_VARIABLE = 1193
-
-
-def _refuse_writes_over_the_snapshot(connection: sa.Connection) -> None:
-    """Turn on ``innodb_snapshot_isolation`` for as long as the connection is ours.
-
-    Without it REPEATABLE READ of InnoDB writes over rows that its own snapshot does not show
-    (https://mariadb.com/kb/en/innodb-system-variables/#innodb_snapshot_isolation).
-    """
-    try:
-        found = connection.exec_driver_sql("SELECT @@innodb_snapshot_isolation").scalar()
-    except DBAPIError as error:
-        if number_of(error.orig) != _NO_SUCH_VARIABLE:
-            raise
-        raise ConfigurationError(
-            "this server has no innodb_snapshot_isolation (MariaDB 10.6.18, 10.11.8, 11.0.6 and"
-            " later have it), so its REPEATABLE READ loses updates of rows without a version:"
-            " use serializable(...), or a unit without isolation= and versioned models."
-        ) from error
-    if not found:
-        connection.exec_driver_sql("SET SESSION innodb_snapshot_isolation = ON")
-        undo_at_checkin(connection, "SET SESSION innodb_snapshot_isolation = OFF")

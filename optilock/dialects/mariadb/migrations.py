@@ -19,11 +19,12 @@ from math import ceil
 from types import MappingProxyType
 from typing import Any
 
+import sqlalchemy as sa
 from sqlalchemy import Connection, Dialect, FetchedValue, String, Table, Update, text, update
 from sqlalchemy.dialects import mysql
 from sqlalchemy.exc import DBAPIError
 
-from optilock.dialects.catalogue import Catalogue, StoredColumn, StoredTable, keys_of
+from optilock.dialects.catalogue import Cascade, Catalogue, StoredColumn, StoredTable, keys_of
 from optilock.dialects.connections import send_afterwards, undo_at_checkin
 from optilock.dialects.mariadb import galera
 from optilock.dialects.mariadb.causes import number_of
@@ -60,6 +61,8 @@ class MariaDBGuard(GuardTriggers):
         " FROM information_schema.triggers WHERE trigger_schema = COALESCE(:schema, DATABASE())"
         " ORDER BY action_order"
     )
+
+    fire_after_cascades = False
 
     def fires(self, guard: GuardTrigger) -> str:
         return _FIRES
@@ -105,18 +108,17 @@ class MariaDBGuard(GuardTriggers):
     def _same_bytes(self, column: str) -> str:
         return f"{self._same(column)} AND BINARY {self.new(column)} <=> BINARY {self.old(column)}"
 
-
-def version_trigger(names: Names) -> TriggerDDL:
-    source = f"SET NEW.{names.column} = COALESCE(OLD.{names.column}, 0) + 1"
-    return TriggerDDL(
-        create=(
-            f"CREATE TRIGGER {names.qualified_trigger} BEFORE UPDATE ON {names.table}"
-            f" FOR EACH ROW {source}",
-        ),
-        drop=(f"DROP TRIGGER IF EXISTS {names.qualified_trigger}",),
-        source=source,
-        fires=_FIRES,
-    )
+    def of_version(self, names: Names) -> TriggerDDL:
+        source = f"SET NEW.{names.column} = COALESCE(OLD.{names.column}, 0) + 1"
+        return TriggerDDL(
+            create=(
+                f"CREATE TRIGGER {names.qualified_trigger} BEFORE UPDATE ON {names.table}"
+                f" FOR EACH ROW {source}",
+            ),
+            drop=(f"DROP TRIGGER IF EXISTS {names.qualified_trigger}",),
+            source=source,
+            fires=_FIRES,
+        )
 
 
 #: ER_ALTER_OPERATION_NOT_SUPPORTED, and the same with a reason.
@@ -296,7 +298,29 @@ _KEYS = (
 )
 
 
+_CASCADES = sa.text(
+    "SELECT k.table_name, k.column_name, r.referenced_table_name, r.update_rule, r.delete_rule"
+    " FROM information_schema.referential_constraints r"
+    " JOIN information_schema.key_column_usage k ON k.constraint_schema = r.constraint_schema"
+    " AND k.constraint_name = r.constraint_name AND k.table_name = r.table_name"
+    " WHERE r.constraint_schema = COALESCE(:schema, DATABASE())"
+    " ORDER BY k.table_name, k.ordinal_position"
+)
+
+
 class MariaDBCatalogue(Catalogue):
+    cased = False
+
+    def silent_cascades(self) -> list[Cascade]:
+        """InnoDB does them itself (https://mariadb.com/kb/en/trigger-limitations/)."""
+        found = self.connection.execute(_CASCADES, {"schema": self.schema})
+        return [
+            Cascade(table, column, parent, f"ON {event} {rule}")
+            for table, column, parent, *rules in found
+            for event, rule in zip(("UPDATE", "DELETE"), rules, strict=True)
+            if rule == "SET NULL" or (event, rule) == ("UPDATE", "CASCADE")
+        ]
+
     def _read(self, names: Collection[str]) -> dict[str, StoredTable]:
         tables, columns, keys = (
             self.ask(sql, names, schema=self.schema) for sql in (_TABLES, _COLUMNS, _KEYS)

@@ -19,8 +19,8 @@ from typing import Any
 import sqlalchemy as sa
 
 from optilock.dialects.connections import goes_with_next_commit, undo_at_checkin
-from optilock.dialects.locks import LONGEST_PAUSE
 from optilock.dialects.mariadb.commit_tokens import DRIVERS, goes_with_commit
+from optilock.dialects.waits import LONGEST_PAUSE
 from optilock.undocumented.statements import is_server_side
 
 _MARK = "/* optilock: ends with a pause */"

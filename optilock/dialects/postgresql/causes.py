@@ -10,7 +10,8 @@ from typing import Any
 
 from sqlalchemy.exc import DBAPIError
 
-from optilock.dialects.causes import Cause, ErrorCodes
+from optilock.dialects.causes import Cause
+from optilock.dialects.refusals import Refusals
 from optilock.undocumented.connections import is_raised_while_connecting
 
 #: The function of the server that says "cached plan must not change result type", in whatever
@@ -28,7 +29,7 @@ def _raised_in(error: BaseException, fields: Mapping[str, Any]) -> Any:
     return next(filter(None, told), None)
 
 
-class PostgreSQLCodes(ErrorCodes):
+class PostgreSQLCodes(Refusals):
     drivers = (
         "psycopg",
         "psycopg2",

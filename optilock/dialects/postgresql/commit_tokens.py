@@ -16,9 +16,10 @@ from sqlalchemy import Connection, text
 
 from optilock.dialects.commit_tokens import CommitTokens, name_of_table
 from optilock.dialects.connections import cover_commit, with_own_commit
-from optilock.dialects.locks import BEGINS, Wait
+from optilock.dialects.locks import BEGINS
 from optilock.dialects.postgresql.line import IDLE, Line
 from optilock.dialects.rows import execute_unguarded
+from optilock.dialects.waits import Wait
 
 _ADD = "INSERT INTO {table} (token, created_at) VALUES ('{token}', clock_timestamp())"
 #: Values as hexadecimal digits: no quote and no backslash, whatever the settings are.

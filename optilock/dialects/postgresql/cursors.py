@@ -1,7 +1,8 @@
 """Cursors of psycopg, sync and async, that send BEGIN and COMMIT with statements (:mod:`line`).
 
 They derive from the cursor class of the driver's connection, so that an application's own class
-keeps its behaviour. If nothing goes with a statement, ``execute`` is psycopg's own. Calls that no
+keeps its behaviour. The line decides what is sent; the classes for threads and for asyncio differ
+in ``await`` alone. If nothing goes with a statement, ``execute`` is psycopg's own. Calls that no
 pipeline can carry (COPY, streams, cursors of the server), and ``executemany``, which has a pipeline
 of its own, send BEGIN first.
 
@@ -13,7 +14,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager
 from functools import lru_cache, partial
 from typing import Any
 from weakref import WeakSet
@@ -21,169 +22,124 @@ from weakref import WeakSet
 from sqlalchemy import Connection, Dialect, event
 
 from optilock.coroutines import result_of
-from optilock.dialects.base import NoteTrip
 from optilock.dialects.connections import KEPT, undo_at_checkin
 from optilock.dialects.locks import BEGINS
 from optilock.dialects.postgresql.line import IDLE, Line
+from optilock.dialects.trips import NoteTrip
 from optilock.mapped import DESCRIBED_ONCE
 from optilock.undocumented.connections import has_statement_listeners, raise_as_of
 from optilock.undocumented.statements import CursorFetchStrategy
 
 
 class _OnLine:
-    """The base of both kinds; psycopg's own class is the next base."""
+    """What all four classes have; psycopg's own class, the :attr:`_base`, is the next base."""
 
     connection: Any
+    _base: Any
 
     def __init__(self, line: Line, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self._line = line
 
-
-def _before(line: Line) -> str | None:
-    """Return the SQL to send before a call that cannot carry it."""
-    if line.is_sent_as_is(None):
-        return None
-    return ";".join(command.decode() for command in line.commands_before())
+    def _begin(self) -> Any:
+        """Send BEGIN before a call that cannot carry it; an async driver's is to be awaited."""
+        if self._line.is_sent_as_is(None):
+            return None
+        before = ";".join(command.decode() for command in self._line.commands_before())
+        return self._line.cursor(self.connection).execute(before)
 
 
 # -- sync ----------------------------------------------------------------------------------------
 
 
-class _BeginFirst(_OnLine):
-    def _begin(self) -> None:
-        before = _before(self._line)
-        if before is not None:
-            self._line.cursor(self.connection).execute(before)
+def _after_begin(name: str) -> Any:
+    """Return psycopg's method with BEGIN before it."""
+
+    def call(self: Any, *args: Any, **options: Any) -> Any:
+        self._begin()
+        return getattr(self._base, name)(self, *args, **options)
+
+    return call
 
 
-class _Sync(_BeginFirst):
+class _Sync(_OnLine):
     def execute(self, query: Any, params: Any = None, **options: Any) -> Any:
-        line = self._line
-        base: Any = super()
-        if line.is_sent_as_is(query, params):
-            try:
-                return base.execute(query, params, **options)
-            except BaseException:
-                line.stored = False
-                raise
-        options = {**line.options, **options}
-        context = line.context
-        if context is None:
-            context = self.connection.pipeline()
-            line.begin_pipeline(context, context.__enter__())
+        line, context, result = self._line, None, self
+        if not line.is_sent_as_is(query, params):
+            context, options = line.context, {**line.options, **options}
+            if context is None:
+                context = self.connection.pipeline()
+                line.begin_pipeline(context, context.__enter__())
         try:
-            base.execute(query, params, **options)
-        except Exception as error:
-            line.note_error(error)  # one that leaves the pipeline would be logged as a second error
+            result = self._base.execute(self, query, params, **options)
         except BaseException as error:
-            line.drop_pipeline()
-            context.__exit__(type(error), error, error.__traceback__)
-            raise
-        if line.completes_trip():
+            if line.fails_at_once(error):
+                if context is not None:
+                    context.__exit__(type(error), error, error.__traceback__)
+                raise
+        if context is not None and line.completes_trip():
             try:
                 context.__exit__(None, None, None)
-            except Exception as error:
-                line.note_error(error)
-            except BaseException:
-                line.drop_pipeline()
-                raise
+            except BaseException as error:
+                if line.fails_at_once(error):
+                    raise
             line.end_pipeline()
-        return self
+        return result
 
-    def executemany(self, *args: Any, **options: Any) -> Any:
-        self._begin()
-        base: Any = super()
-        return base.executemany(*args, **options)
-
-    @contextmanager
-    def copy(self, *args: Any, **options: Any) -> Any:
-        self._begin()
-        base: Any = super()
-        with base.copy(*args, **options) as copy:
-            yield copy
-
-    def stream(self, *args: Any, **options: Any) -> Any:
-        self._begin()
-        base: Any = super()
-        yield from base.stream(*args, **options)
+    executemany, copy, stream = map(_after_begin, ("executemany", "copy", "stream"))
 
 
-class _SyncServer(_BeginFirst):
-    def execute(self, *args: Any, **options: Any) -> Any:
-        self._begin()
-        base: Any = super()
-        return base.execute(*args, **options)
+class _SyncServer(_OnLine):
+    execute = _after_begin("execute")
 
 
 # -- async: the same with await --------------------------------------------------------------------
 
 
-class _BeginFirstAsync(_OnLine):
-    async def _begin(self) -> None:
-        before = _before(self._line)
-        if before is not None:
-            await self._line.cursor(self.connection).execute(before)
-
-
-class _Async(_BeginFirstAsync):
+class _Async(_OnLine):
     async def execute(self, query: Any, params: Any = None, **options: Any) -> Any:
-        line = self._line
-        base: Any = super()
-        if line.is_sent_as_is(query, params):
-            try:
-                return await base.execute(query, params, **options)
-            except BaseException:
-                line.stored = False
-                raise
-        options = {**line.options, **options}
-        context = line.context
-        if context is None:
-            context = self.connection.pipeline()
-            line.begin_pipeline(context, await context.__aenter__())
+        line, context, result = self._line, None, self
+        if not line.is_sent_as_is(query, params):
+            context, options = line.context, {**line.options, **options}
+            if context is None:
+                context = self.connection.pipeline()
+                line.begin_pipeline(context, await context.__aenter__())
         try:
-            await base.execute(query, params, **options)
-        except Exception as error:
-            line.note_error(error)  # one that leaves the pipeline would be logged as a second error
+            result = await self._base.execute(self, query, params, **options)
         except BaseException as error:
-            line.drop_pipeline()
-            await context.__aexit__(type(error), error, error.__traceback__)
-            raise
-        if line.completes_trip():
+            if line.fails_at_once(error):
+                if context is not None:
+                    await context.__aexit__(type(error), error, error.__traceback__)
+                raise
+        if context is not None and line.completes_trip():
             try:
                 await context.__aexit__(None, None, None)
-            except Exception as error:
-                line.note_error(error)
-            except BaseException:
-                line.drop_pipeline()
-                raise
+            except BaseException as error:
+                if line.fails_at_once(error):
+                    raise
             line.end_pipeline()
-        return self
+        return result
 
     async def executemany(self, *args: Any, **options: Any) -> Any:
-        await self._begin()
-        base: Any = super()
-        return await base.executemany(*args, **options)
+        await result_of(self._begin())
+        return await self._base.executemany(self, *args, **options)
 
     @asynccontextmanager
     async def copy(self, *args: Any, **options: Any) -> Any:
-        await self._begin()
-        base: Any = super()
-        async with base.copy(*args, **options) as copy:
+        await result_of(self._begin())
+        async with self._base.copy(self, *args, **options) as copy:
             yield copy
 
     async def stream(self, *args: Any, **options: Any) -> Any:
-        await self._begin()
-        base: Any = super()
-        async for record in base.stream(*args, **options):
+        await result_of(self._begin())
+        async for record in self._base.stream(self, *args, **options):
             yield record
 
 
-class _AsyncServer(_BeginFirstAsync):
+class _AsyncServer(_OnLine):
     async def execute(self, *args: Any, **options: Any) -> Any:
-        await self._begin()
-        base: Any = super()
-        return await base.execute(*args, **options)
+        await result_of(self._begin())
+        return await self._base.execute(self, *args, **options)
 
 
 # -- a connection and its classes ----------------------------------------------------------------
@@ -211,8 +167,8 @@ def open_line(
     undo_at_checkin(connection, partial(_put_back, line, factories, connection.info))
     connection.info[BEGINS] = line
     adapted.autocommit = True
-    driver.cursor_factory = partial(_cursor_on(driver.cursor_factory), line)
-    driver.server_cursor_factory = partial(_server_cursor_on(driver.server_cursor_factory), line)
+    driver.cursor_factory = partial(_derived(factories[0], _Sync, _Async), line)
+    driver.server_cursor_factory = partial(_derived(factories[1], _SyncServer, _AsyncServer), line)
     return line
 
 
@@ -223,21 +179,12 @@ def _put_back(line: Line, factories: tuple[Any, Any], info: Any, adapted: Any) -
     adapted.autocommit = False
 
 
-@lru_cache(maxsize=32)
-def _cursor_on(base: type[Any]) -> Any:
+@lru_cache(maxsize=64)
+def _derived(base: type[Any], sync: type[Any], waits: type[Any]) -> Any:
     """Return the class of cursors over ``base``; its first argument is the line."""
-    return _derived(_Async if inspect.iscoroutinefunction(base.execute) else _Sync, base)
-
-
-@lru_cache(maxsize=32)
-def _server_cursor_on(base: type[Any]) -> Any:
-    """Return the same for cursors of the server."""
-    mixin = _AsyncServer if inspect.iscoroutinefunction(base.execute) else _SyncServer
-    return _derived(mixin, base)
-
-
-def _derived(mixin: type[Any], base: type[Any]) -> type[Any]:
-    return type(f"Pipelined{base.__name__}", (mixin, base), {"__module__": __name__})
+    mixin = waits if inspect.iscoroutinefunction(base.execute) else sync
+    name, more = f"Pipelined{base.__name__}", {"__module__": __name__, "_base": base}
+    return type(name, (mixin, base), more)
 
 
 # -- the columns of a result, described once -------------------------------------------------------

@@ -2,397 +2,55 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
-from contextlib import contextmanager
-from dataclasses import replace
 from functools import cached_property
-from types import MappingProxyType
-from typing import Any
 
-from sqlalchemy import (
-    ColumnElement,
-    Connection,
-    Dialect,
-    Insert,
-    Select,
-    Table,
-    Update,
-    func,
-    literal_column,
-    or_,
-    select,
-    types,
-)
-from sqlalchemy.dialects.postgresql import insert
-from sqlalchemy.exc import DBAPIError
-
-from optilock.columns.values import Limits
-from optilock.conditions.write import Params, Write
 from optilock.dialects.base import (
-    Changes,
     Database,
-    Form,
-    NoteTrip,
-    cannot_pipeline,
 )
-from optilock.dialects.catalogue import Catalogue, Weakness
-from optilock.dialects.commit_tokens import CommitTokens
-from optilock.dialects.locks import KeyValues, Wait
-from optilock.dialects.migrations import Names, TriggerDDL
 from optilock.dialects.postgresql.causes import PostgreSQLCodes
 from optilock.dialects.postgresql.commit_tokens import PostgreSQLTokens
-from optilock.dialects.postgresql.cursors import describe_once, open_line
-from optilock.dialects.postgresql.last_writes import LOCK_TIMEOUT, LastWrites
-from optilock.dialects.postgresql.line import IDLE, has_pipelines
+from optilock.dialects.postgresql.ends import PostgreSQLEnds
+from optilock.dialects.postgresql.forms import PostgreSQLForms
+from optilock.dialects.postgresql.isolation import PostgreSQLIsolationLevels
+from optilock.dialects.postgresql.locks import PostgreSQLRowLocks
 from optilock.dialects.postgresql.migrations import (
     PostgreSQLCatalogue,
     PostgreSQLGuard,
     PostgreSQLWays,
-    version_trigger,
 )
+from optilock.dialects.postgresql.one_row import PostgreSQLOneRow
 from optilock.dialects.postgresql.queue_sql import PostgreSQLMessages
-from optilock.dialects.postgresql.rows import (
-    BOUNDED,
-    BOUNDED_LOCKS,
-    BRIEFLY,
-    PLAIN,
-    all_or_error,
-    one_or_error,
-    set_form,
-)
 from optilock.dialects.postgresql.scope_rows import PostgreSQLScopeRows
 from optilock.dialects.postgresql.scope_triggers import PostgreSQLScopeTriggers
-from optilock.dialects.postgresql.weak_settings import NO_BUMP, weak_settings
-from optilock.dialects.queue_sql import Messages, Place
-from optilock.dialects.quoting import ALL_OF_POSTGRESQL, Quoting
+from optilock.dialects.postgresql.servers import PostgreSQLServers
+from optilock.dialects.postgresql.trips import PostgreSQLTrips
+from optilock.dialects.postgresql.values import PostgreSQLValues
+from optilock.dialects.postgresql.waits import PostgreSQLWaits
+from optilock.dialects.postgresql.watching import PostgreSQLWatching
 from optilock.dialects.registry import register
-from optilock.dialects.scope_rows import ScopeRows
-from optilock.dialects.transaction_ends import first_words
-from optilock.dialects.values import quote_table
-from optilock.dialects.waits import KEEP_SNAPSHOT, Reach, level_of
-from optilock.errors import ConfigurationError
-from optilock.tokens.sql_functions import (
-    Later,
-    NextServerTime,
-    RandomUuid,
-    ServerTime,
-    StatementTime,
-)
-from optilock.undocumented.connections import skips_rollback
-
-#: The commands that end a transaction, and may begin another one (AND CHAIN).
-_ENDS = ("COMMIT", "END", "ABORT", "ROLLBACK", "PREPARE")
-#: PQTRANS_INERROR of libpq (https://www.postgresql.org/docs/current/libpq-status.html).
-_IN_ERROR = 3
-
-
-_OF_ASYNCPG = Limits(
-    nan=True, infinity=True, most_digits=131_072, single="REAL", zones=True, json_surrogates=True
-)
-_OF_OTHERS = replace(
-    _OF_ASYNCPG,
-    converts=True,
-    offsets=True,
-    zones=False,
-)
-#: SQLAlchemy casts what it sends as an INTEGER, where True then is 1.
-_OF_PSYCOPG = replace(
-    _OF_OTHERS, bools=(types.Integer,), no_bools=(types.SmallInteger, types.BigInteger)
-)
 
 
 @register
 class PostgreSQL(PostgreSQLCodes, Database):
     names = ("postgresql",)
 
-    # -- what a client sends ---------------------------------------------------------------------
+    locks = cached_property(PostgreSQLRowLocks)
+    waits = cached_property(PostgreSQLWaits)
+    forms = cached_property(PostgreSQLForms)
+    one_row = cached_property(PostgreSQLOneRow)
+    values = cached_property(PostgreSQLValues)
 
-    def limits(self, dialect: Dialect) -> Limits:
-        """asyncpg encodes each value as its column's type, and converts nothing."""
-        if dialect.driver == "asyncpg":
-            return _OF_ASYNCPG
-        return _OF_PSYCOPG if dialect.driver == "psycopg" else _OF_OTHERS
+    isolation = cached_property(PostgreSQLIsolationLevels)
+    ends = cached_property(PostgreSQLEnds)
+    trips = cached_property(PostgreSQLTrips)
+    servers = cached_property(PostgreSQLServers)
+    watching = cached_property(PostgreSQLWatching)
 
-    #: Not ``now()``, which is the begin of the transaction. The UUID needs PostgreSQL 13.
-    sql_functions = MappingProxyType(
-        {
-            ServerTime: "clock_timestamp()",
-            NextServerTime: "greatest(clock_timestamp(), {0} + interval '1 microsecond')",
-            StatementTime: "statement_timestamp()",
-            Later: "({0} + {1} * interval '1 millisecond')",
-            RandomUuid: "gen_random_uuid()",
-        }
-    )
+    commit_tokens = cached_property(PostgreSQLTokens)
+    scope_rows = cached_property(PostgreSQLScopeRows)
+    messages = PostgreSQLMessages
 
-    # -- versions that the database makes --------------------------------------------------------
-
-    def version_trigger(self, names: Names) -> TriggerDDL:
-        return version_trigger(names)
-
-    # -- how rows are written --------------------------------------------------------------------
-
-    exact_types = (*Database.exact_types, types.String, types.DateTime)
-    #: Or FLOAT of up to 24 bits.
-    #: (https://www.postgresql.org/docs/current/datatype-numeric.html, section 8.1.3)
-    single = "REAL"
-
-    brief_waits = BRIEFLY
-    bounds_waits = BOUNDED
-
-    #: Policies FOR UPDATE hold for SELECT … FOR UPDATE and FOR SHARE, too
-    #: (https://www.postgresql.org/docs/current/sql-createpolicy.html).
-    hides_from_locks = True
-
-    def bound_locks(self, dialect: Dialect) -> ColumnElement[bool]:
-        return BOUNDED_LOCKS
-
-    def describe_once(self, dialect: Dialect) -> None:
-        describe_once(dialect)
-
-    def quotings(self, dialect: Dialect) -> tuple[Quoting, ...]:
-        return ALL_OF_POSTGRESQL
-
-    def form(self, writes: list[Write], dialect: Dialect, *, locked: bool = False) -> Form:
-        form = set_form(self, writes, dialect, locked=locked)
-        return super().form(writes, dialect, locked=locked) if form is None else form
-
-    def all_or_error(self, writes: list[Write], dialect: Dialect) -> tuple[Any, Params] | None:
-        if len(writes) == 1 and writes[0].shape.demanded in PLAIN:
-            return one_or_error(writes[0])
-        form = set_form(self, writes, dialect)
-        places = None if form is None else form.places(writes)
-        return None if form is None or places is None else (form.or_error, places)
-
-    def found_or_error(self, query: Select[Any], rows: int) -> Any:
-        found = query.cte("optilock_found").prefix_with("MATERIALIZED")
-        return all_or_error(found, literal_column(str(rows)))
-
-    def lock_within(self, query: Select[Any], table: Table, wait: Wait) -> Select[Any]:
-        nowait = wait.milliseconds == 0 and not wait.skip
-        return query.with_for_update(of=table, key_share=True, nowait=nowait, skip_locked=wait.skip)
-
-    def pass_over_lock(self, statement: Update, keys: KeyValues) -> Update:
-        """SKIP LOCKED is for queries: one of the same row, which is asked once, ahead of it."""
-        there = statement.table.alias("unlocked")
-        found: Select[Any] = select(literal_column("1")).where(
-            *(there.c[column.key] == value for column, value in keys.items())
-        )
-        found = found.with_for_update(key_share=True, skip_locked=True)
-        return statement.where(found.correlate(None).exists())
-
-    @contextmanager
-    def waiting(self, connection: Connection, wait: Wait) -> Iterator[None]:
-        """``lock_timeout``, for this transaction alone (a pooler may give the next one away).
-
-        An error leaves a transaction that can only be rolled back, and the setting with it.
-        """
-        if not wait.milliseconds:
-            yield
-            return
-        before = _lock_timeout(connection, f"{wait.milliseconds}ms")
-        yield
-        _lock_timeout(connection, before)
-
-    # -- one row by its key ----------------------------------------------------------------------
-
-    def may_hide_rows(self, connection: Connection, tables: Iterable[Any]) -> bool:
-        translated = connection.get_execution_options().get("schema_translate_map") or {}
-        names = {
-            quote_table(connection.dialect, one.name, translated.get(one.schema, one.schema))
-            for one in tables
-            if isinstance(one, Table)
-        }
-        asked = [func.row_security_active(name) for name in sorted(names)]
-        return bool(asked) and bool(connection.scalar(select(or_(*asked))))
-
-    def insert_unless(self, table: Table) -> Insert:
-        return insert(table).on_conflict_do_nothing(index_elements=[*table.primary_key])
-
-    def upsert(self, table: Table, changes: Changes) -> Insert:
-        made = insert(table)
-        return made.on_conflict_do_update(
-            index_elements=[*table.primary_key], set_=changes(made.excluded)
-        )
-
-    # -- how a table is changed while it is written ----------------------------------------------
-
+    catalogue = PostgreSQLCatalogue
     guard_triggers = PostgreSQLGuard
     scope_triggers = PostgreSQLScopeTriggers
     rollout = PostgreSQLWays
-
-    def announce_no_bump(self, connection: Connection, *, on: bool) -> None:
-        setting = select(func.set_config(NO_BUMP, "on" if on else "off", True))
-        type(connection).execute(connection, setting)  # not through the guard of a running flush
-
-    # -- who waits for whom ----------------------------------------------------------------------
-
-    lock_question = "SELECT cardinality(pg_blocking_pids({})) > 0"
-    tells_waits = True
-    #: The transaction that closes a circle is then always the one that is ended. Superusers only.
-    #: With a limit of the application's own, a unit sets no brief one: how long it waits is then
-    #: the choice of the watching thread, and not of a clock.
-    watched_settings = (
-        "SET deadlock_timeout = '1ms'",
-        "SELECT set_config('lock_timeout', '59s', false)"
-        " WHERE current_setting('lock_timeout') = '0'",
-    )
-
-    def number_of(self, connection: Any) -> int | None:
-        known = getattr(getattr(connection, "info", None), "backend_pid", None)  # psycopg
-        if known is None and hasattr(connection, "get_server_pid"):  # asyncpg
-            known = connection.get_server_pid()
-        return known if isinstance(known, int) else None
-
-    def who_waits(self, cursor: Any, numbers: Collection[int]) -> frozenset[int]:
-        listed = ", ".join(map(str, numbers))
-        cursor.execute(
-            f"SELECT pid FROM unnest(ARRAY[{listed}]) AS pid"
-            " WHERE cardinality(pg_blocking_pids(pid)) > 0"
-        )
-        return frozenset(number for (number,) in cursor.fetchall())
-
-    def has_open_transaction(self, connection: Any) -> bool | None:
-        pgconn = getattr(connection, "pgconn", None)
-        if pgconn is not None:  # psycopg; in a pipeline the answers are still to come
-            return None if pgconn.pipeline_status else pgconn.transaction_status != IDLE
-        asked = getattr(connection, "is_in_transaction", None)  # asyncpg
-        if asked is None:
-            asked = getattr(connection, "get_transaction_status", None)  # psycopg2; IDLE is 0
-        return None if asked is None else bool(asked())
-
-    def has_open_pipeline(self, connection: Any) -> bool:
-        return bool(getattr(getattr(connection, "pgconn", None), "pipeline_status", 0))
-
-    def reads_wait(self, connection: Connection) -> bool:
-        return False
-
-    def reach(self, connection: Connection) -> Reach:
-        """At SERIALIZABLE the verdict depends on all reads and on the order of all commits."""
-        level = level_of(connection)
-        strict = level == "SERIALIZABLE"
-        return Reach(level in KEEP_SNAPSHOT, strict, strict, strict)
-
-    # -- what makes it weaker than it looks -------------------------------------------------------
-
-    def weak_settings(self, connection: Connection) -> Iterator[Weakness]:
-        return weak_settings(connection)
-
-    def catalogue(self, connection: Connection, schema: str | None) -> Catalogue:
-        return PostgreSQLCatalogue(connection, schema)
-
-    # -- queues ----------------------------------------------------------------------------------
-
-    def messages(self, place: Place) -> Messages:
-        return PostgreSQLMessages(place)
-
-    def commit_tokens(self) -> CommitTokens:
-        return PostgreSQLTokens(self)
-
-    @cached_property
-    def scope_rows(self) -> ScopeRows:
-        return PostgreSQLScopeRows(self)
-
-    # -- isolation -------------------------------------------------------------------------------
-
-    def begin_read_only(self, connection: Connection) -> None:
-        """For this transaction alone.
-
-        After ``postgresql_readonly`` SQLAlchemy leaves READ WRITE on the pooled connection, which
-        overrules ``default_transaction_read_only``, and which a standby refuses.
-        """
-        connection.exec_driver_sql("SET TRANSACTION READ ONLY")
-
-    def refuse_pipeline(self, dialect: Dialect) -> None:
-        if not _is_psycopg(dialect):
-            raise ConfigurationError(cannot_pipeline(dialect))
-        if not has_pipelines():
-            raise ConfigurationError(
-                "pipelined=True needs psycopg over libpq 14 or newer, which has pipelines. Install"
-                " psycopg[binary], or leave pipelined=True out. Nothing was sent."
-            )
-        if skips_rollback(dialect):
-            raise ConfigurationError(
-                "pipelined=True does not go with create_engine(skip_autocommit_rollback=True): it"
-                " brings the driver into its autocommit mode for the length of the unit, and"
-                " SQLAlchemy would then send no ROLLBACK. Leave one of them out. Nothing was sent."
-            )
-
-    def pipelined(
-        self,
-        connection: Connection,
-        *,
-        interruptible: bool,
-        note_trip: NoteTrip | None = None,
-    ) -> LastWrites | None:
-        limit = LOCK_TIMEOUT if interruptible else None
-        line = open_line(connection, limit=limit, note_trip=note_trip)
-        return None if line is None else LastWrites(line, careful=note_trip is not None)
-
-    def ends_transaction(self, error: BaseException, connection: Connection | None = None) -> bool:
-        """A transaction fails as a whole, and stays open until it is rolled back."""
-        return False
-
-    release_may_fail_all = True
-    commits_in_silence = True
-
-    def may_restart(self, statement: str) -> bool:
-        """Procedures cannot commit in a transaction block; several statements in one text can."""
-        return any(word in _ENDS and not to for word, to in first_words(statement))
-
-    def knows_failed(self, connection: Any) -> bool | None:
-        pgconn = getattr(connection, "pgconn", None)
-        return None if pgconn is None else int(pgconn.transaction_status) == _IN_ERROR
-
-    def transaction_failed(self, connection: Connection) -> bool:
-        """COMMIT of a failed transaction is answered with ROLLBACK, and no error.
-
-        psycopg knows the state; other drivers are asked with a statement that does nothing,
-        which a failed transaction answers with 25P02.
-        """
-        known = self.knows_failed(connection.connection.driver_connection)
-        if known is not None:
-            return known
-        try:
-            connection.exec_driver_sql("SELECT 1")
-        except DBAPIError as error:
-            if error.orig is not None and "25P02" in self.codes(error.orig):
-                return True
-            raise
-        return False
-
-    def is_out(self, connection: Connection, error: BaseException) -> bool:
-        """A standby, which reports itself as one (from PostgreSQL 14).
-
-        A role or a transaction that may only read has the same SQLSTATE, and would have it again.
-        """
-        if "25006" not in self.codes(error):
-            return False
-        return _reported(connection.connection.driver_connection, "in_hot_standby") == "on"
-
-
-def _in_transaction(driver: Any) -> bool:
-    """Return whether psycopg, or asyncpg, has sent BEGIN."""
-    pgconn = getattr(driver, "pgconn", None)
-    if pgconn is not None:
-        return int(pgconn.transaction_status) != IDLE
-    return bool(driver.is_in_transaction())
-
-
-def _reported(driver: Any, parameter: str) -> str | None:
-    """Return a parameter as the server last reported it; psycopg and asyncpg keep that."""
-    if hasattr(driver, "get_settings"):
-        return getattr(driver.get_settings(), parameter, None)
-    ask = getattr(getattr(driver, "info", None), "parameter_status", None)
-    return None if ask is None else ask(parameter)
-
-
-def _lock_timeout(connection: Connection, value: str) -> str:
-    """Set it until COMMIT; return what it was."""
-    name = "lock_timeout"
-    before = type(connection).scalar(connection, select(func.current_setting(name)))
-    type(connection).execute(connection, select(func.set_config(name, value, True)))
-    return str(before)
-
-
-def _is_psycopg(dialect: Dialect) -> bool:
-    return dialect.driver == "psycopg"

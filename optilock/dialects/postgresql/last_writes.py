@@ -36,6 +36,7 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
 from optilock.conditions.write import NO_CHECKS, Checks, SingleWrite, Statement, Write
+from optilock.dialects.postgresql.forms import raising_statement
 from optilock.dialects.postgresql.line import Line
 from optilock.dialects.postgresql.rows import BOUND, is_mark
 from optilock.dialects.residue import Interposed, Residue
@@ -173,7 +174,7 @@ def _raising_statements(
     connection: Connection, together: Sequence[list[Write]], database: Any
 ) -> list[Statement] | None:
     """Return statements that raise an error on a miss; None if a row has no such statement."""
-    statements = [database.all_or_error(writes, connection.dialect) for writes in together]
+    statements: Any = [raising_statement(database, one, connection.dialect) for one in together]
     return None if None in statements else statements
 
 

@@ -24,8 +24,8 @@ from importlib import import_module
 from types import MappingProxyType
 from typing import Any
 
-from optilock.dialects.base import NoteTrip
 from optilock.dialects.residue import AFTER_THE_END, Interposed, Residue, residue_of
+from optilock.dialects.trips import NoteTrip
 from optilock.errors import OptilockError
 
 # PGTransactionStatusType and ConnStatusType of libpq
@@ -180,11 +180,24 @@ class Line:
                 commands.append(_SAVEPOINT)
         return commands
 
-    def note_error(self, error: BaseException) -> None:
-        """Keep the first error; no statement, and no COMMIT, follows it."""
-        if self._error is None:
-            self._error = _first_of(error)
+    def fails_at_once(self, error: BaseException) -> bool:
+        """Return whether an error is raised where it came, or only at the end of the pipeline.
+
+        One that leaves the pipeline would be logged as a second error. No statement, and no COMMIT,
+        follows it; the first one counts. One that is no ``Exception`` ends the pipeline without an
+        answer: the connection is thrown away.
+        """
+        if self.context is None:
+            self.stored = False
+            return True
         self._left = 0
+        if isinstance(error, Exception):
+            if self._error is None:
+                self._error = _first_of(error)
+            return False
+        self.context = self._pipeline = self._error = self._began = None
+        self._commands.complete = True
+        return True
 
     def completes_trip(self) -> bool:
         """Return whether the pipeline ends after this statement, with COMMIT after the last one."""
@@ -222,12 +235,6 @@ class Line:
             self.stored = status == IDLE and error is None
         if error is not None:
             raise error
-
-    def drop_pipeline(self) -> None:
-        """End without an answer or an error: the connection is thrown away."""
-        self.context = self._pipeline = self._error = self._began = None
-        self._commands.complete = True
-        self._left = 0
 
     def _add(self, command: bytes) -> None:
         # psycopg adds its own like this; a cursor for each would cost as much as the statement.

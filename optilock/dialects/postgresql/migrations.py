@@ -152,6 +152,25 @@ class PostgreSQLGuard(GuardTriggers):
             f"        HINT = {sql_literal(hint)}, ERRCODE = 'integrity_constraint_violation';\n"
         )
 
+    def of_version(self, names: Names) -> TriggerDDL:
+        """A function and its trigger, which share their name; one function a table."""
+        column, name = names.column, names.qualified_trigger
+        source = f" BEGIN NEW.{column} := COALESCE(OLD.{column}, 0) + 1; RETURN NEW; END "
+        return TriggerDDL(
+            create=(
+                f"CREATE OR REPLACE FUNCTION {name}() RETURNS trigger LANGUAGE plpgsql"
+                f" AS $${source}$$",
+                f"CREATE TRIGGER {names.trigger} BEFORE UPDATE ON {names.table}"
+                f" FOR EACH ROW EXECUTE FUNCTION {name}()",
+            ),
+            drop=(
+                f"DROP TRIGGER IF EXISTS {names.trigger} ON {names.table}",
+                f"DROP FUNCTION IF EXISTS {name}()",
+            ),
+            source=source,
+            fires=_FIRES,
+        )
+
 
 _UNUSED = sa.text(
     "SELECT n.nspname, p.proname, p.prosrc FROM pg_proc p"
@@ -161,27 +180,8 @@ _UNUSED = sa.text(
     " AND NOT EXISTS (SELECT FROM pg_trigger t WHERE t.tgfoid = p.oid)"
     " ORDER BY n.nspname, p.proname"
 )
-#: The body that :func:`version_trigger` makes.
+#: The body that :meth:`PostgreSQLGuard.of_version` makes.
 _MOVES = re.compile(r" BEGIN NEW\.(.+) := COALESCE\(OLD\.\1, 0\) \+ 1; RETURN NEW; END ")
-
-
-def version_trigger(names: Names) -> TriggerDDL:
-    """A function and its trigger, which share their name; one function a table."""
-    column, name = names.column, names.qualified_trigger
-    source = f" BEGIN NEW.{column} := COALESCE(OLD.{column}, 0) + 1; RETURN NEW; END "
-    return TriggerDDL(
-        create=(
-            f"CREATE OR REPLACE FUNCTION {name}() RETURNS trigger LANGUAGE plpgsql AS $${source}$$",
-            f"CREATE TRIGGER {names.trigger} BEFORE UPDATE ON {names.table}"
-            f" FOR EACH ROW EXECUTE FUNCTION {name}()",
-        ),
-        drop=(
-            f"DROP TRIGGER IF EXISTS {names.trigger} ON {names.table}",
-            f"DROP FUNCTION IF EXISTS {name}()",
-        ),
-        source=source,
-        fires=_FIRES,
-    )
 
 
 _ELSEWHERE = (

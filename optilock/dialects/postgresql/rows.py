@@ -41,7 +41,6 @@ from optilock.conditions.condition import (
     parameter_name,
 )
 from optilock.conditions.write import Params, Shape, Write, mark_checked
-from optilock.dialects.locks import LONGEST_PAUSE
 from optilock.dialects.postgresql.arrays import Carrier, array_of, carrier_of, is_padded
 from optilock.dialects.rows import (
     LockAndLook,
@@ -50,6 +49,7 @@ from optilock.dialects.rows import (
     have_mixed_types,
     must_match,
 )
+from optilock.dialects.waits import LONGEST_PAUSE
 from optilock.errors import Entry
 
 #: A parameter that is called as a column would be taken for a new value of that column.

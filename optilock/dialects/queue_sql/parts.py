@@ -82,19 +82,14 @@ def milliseconds(name: str = "length") -> Any:
     return sa.bindparam(name, type_=sa.BigInteger())
 
 
-class Parts:
-    """Parts of the statements of one queue."""
+class Transactions:
+    """The transactions of a queue, and those of handlers that do not return."""
 
     #: How a transaction begins on a connection in AUTOCOMMIT mode.
     begin = "BEGIN"
+
     #: Whether a receive after an acknowledgement is sent with it, in one trip.
     one_trip = False
-    #: Whether an UPDATE returns the rows that it has written.
-    returns_rows = True
-
-    def __init__(self, place: Place) -> None:
-        self.place = place
-        self.m, self.g, self.a = place.tables
 
     def prepare(self, connection: sa.Connection) -> None:
         """Before the first statement of a connection of our own."""
@@ -126,8 +121,6 @@ class Parts:
         """Limit the waits for locks in this transaction; a database without such limits waits."""
         return nullcontext()
 
-    # -- handlers that do not return -------------------------------------------------------------
-
     def known_by(self, connection: sa.Connection) -> Any:
         """Return by which its server knows the connection of a handler."""
 
@@ -139,6 +132,17 @@ class Parts:
         receipt: UUID | None,
     ) -> None:
         """End the transaction of the handler that has this message, from another connection."""
+
+
+class Parts(Transactions):
+    """Parts of the statements of one queue."""
+
+    #: Whether an UPDATE returns the rows that it has written.
+    returns_rows = True
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+        self.m, self.g, self.a = place.tables
 
     def mine(self, table: sa.Table) -> sa.ColumnElement[bool]:
         c, place = table.c, self.place

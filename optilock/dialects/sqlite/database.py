@@ -2,363 +2,49 @@
 
 from __future__ import annotations
 
-import os
-import re
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from functools import partial
-from types import MappingProxyType
-from typing import Any
-from weakref import ref
+from functools import cached_property
 
-import sqlalchemy as sa
-from sqlalchemy.dialects.sqlite import insert
-
-from optilock.columns.values import Limits
-from optilock.conditions.write import Write
-from optilock.dialects.base import Changes, Database, Form
-from optilock.dialects.catalogue import Catalogue
-from optilock.dialects.causes import Cause
-from optilock.dialects.connections import send_afterwards, undo_at_checkin
-from optilock.dialects.locks import KeyValues, Wait
-from optilock.dialects.migrations import Names, TriggerDDL
-from optilock.dialects.queue_sql import Messages, Place
-from optilock.dialects.quoting import SQLITE, Quoting
+from optilock.dialects.base import Database
 from optilock.dialects.registry import register
-from optilock.dialects.rows import require_locks
+from optilock.dialects.sqlite.causes import SQLiteCodes
+from optilock.dialects.sqlite.ends import SQLiteEnds
+from optilock.dialects.sqlite.forms import SQLiteForms
+from optilock.dialects.sqlite.isolation import SQLiteIsolationLevels
+from optilock.dialects.sqlite.keys import SQLiteRowKeys
+from optilock.dialects.sqlite.locks import SQLiteRowLocks
 from optilock.dialects.sqlite.migrations import (
     SQLiteCatalogue,
     SQLiteGuard,
     SQLiteWays,
-    version_trigger,
 )
+from optilock.dialects.sqlite.one_row import SQLiteOneRow
 from optilock.dialects.sqlite.queue_sql import SQLiteMessages
-from optilock.dialects.sqlite.rows import RowByRow
 from optilock.dialects.sqlite.scope_triggers import SQLiteScopeTriggers
-from optilock.dialects.values import quote_name
-from optilock.dialects.waits import Reach
-from optilock.errors import ConfigurationError
-from optilock.tokens.sql_functions import (
-    Later,
-    NextServerTime,
-    RandomUuid,
-    ServerTime,
-    StatementTime,
-)
-
-#: In ``connection.info``: the file has a write-ahead log.
-_WAL = "optilock.wal"
-#: An option of the table, behind its columns.
-_WITHOUT_ROWID = re.compile(r"\)[^)]*\bWITHOUT\s+ROWID\b[^)]*$", re.IGNORECASE)
-
-# %f is seconds with three digits, as fine as the clock is (https://sqlite.org/lang_datefunc.html);
-# SQLAlchemy reads and writes six. 'now' is read when a statement first asks for it, and the
-# statement has its locks by then.
-_FORMAT = "'%Y-%m-%d %H:%M:%f000'"
-
-_LIMITS = Limits(
-    bits=(64, 64, 64),
-    converts=True,
-    bools=(sa.types.Integer, sa.types.Numeric, sa.types.Float),
-    infinity=True,
-    counts_digits=False,
-    most_digits=308,  # of a float, which it makes of a Decimal
-    lengths=False,
-    nul=True,
-    json_nan=True,
-    json_surrogates=True,
-)
+from optilock.dialects.sqlite.tables import SQLiteTables
+from optilock.dialects.sqlite.values import SQLiteValues
+from optilock.dialects.sqlite.waits import SQLiteWaits
+from optilock.dialects.sqlite.watching import SQLiteWatching
 
 
 @register
-class SQLite(Database):
+class SQLite(SQLiteCodes, Database):
     names = ("sqlite",)
-    cased_columns = False
-    keeps_types = False  # any value in any column (https://sqlite.org/flextypegood.html)
 
-    # -- what a client sends ---------------------------------------------------------------------
+    locks = cached_property(SQLiteRowLocks)
+    waits = cached_property(SQLiteWaits)
+    keys = cached_property(SQLiteRowKeys)
+    forms = cached_property(SQLiteForms)
+    one_row = cached_property(SQLiteOneRow)
+    values = cached_property(SQLiteValues)
 
-    def limits(self, dialect: sa.Dialect) -> Limits:
-        """Its types are hints, but for the 64 bits of a number; NaN is stored as NULL."""
-        return _LIMITS
+    isolation = cached_property(SQLiteIsolationLevels)
+    ends = cached_property(SQLiteEnds)
+    watching = cached_property(SQLiteWatching)
 
-    sql_functions = MappingProxyType(
-        {
-            ServerTime: f"strftime({_FORMAT}, 'now')",
-            NextServerTime: f"max(strftime({_FORMAT}, 'now'),"
-            f" strftime({_FORMAT}, {{0}}, '+0.001 seconds'))",
-            StatementTime: f"strftime({_FORMAT}, 'now')",
-            Later: f"strftime({_FORMAT}, {{0}}, ({{1}} / 1000.0) || ' seconds')",
-            RandomUuid: "lower(hex(randomblob(16)))",
-        }
-    )
+    messages = SQLiteMessages
 
-    # -- versions that the database makes --------------------------------------------------------
-
-    returns_before_triggers = True
-
-    def version_trigger(self, names: Names) -> TriggerDDL:
-        return version_trigger(names)
-
-    # -- how rows are written --------------------------------------------------------------------
-
-    #: SQLITE_MAX_VARIABLE_NUMBER is 999 in old builds (https://sqlite.org/limits.html).
-    max_parameters = 900
-
-    exact_types = (*Database.exact_types, sa.types.String, sa.types.DateTime)
-    # It has no type for times: a CAST gives 2026.
-    rounded_types = (sa.types.Numeric, sa.types.Integer)
-
-    def quotings(self, dialect: sa.Dialect) -> tuple[Quoting, ...]:
-        return (SQLITE,)
-
-    def form(self, writes: list[Write], dialect: sa.Dialect, *, locked: bool = False) -> Form:
-        """Behind a thread (aiosqlite) each row would be a hop: there lock and look is cheaper."""
-        return super().form(writes, dialect, locked=locked) if dialect.is_async else RowByRow()
-
-    one_lock = True
-    stores_before_rows_are_read = False
-
-    def locks_rows(self, dialect: sa.Dialect) -> bool:
-        """All of them: see :meth:`begin_writing`."""
-        return True
-
-    def begin_writing(self, connection: sa.Connection, table: sa.Table) -> None:
-        """Take the write lock with a DELETE that matches nothing: no other writer from here on.
-
-        The sqlite3 module begins a transaction only with the first write; a SELECT before it
-        would hold nothing.
-        """
-        require_locks(self, connection)
-        statement = table.delete().where(sa.false())
-        type(connection).execute(connection, statement)
-
-    def lock(self, query: sa.Select[Any], table: sa.Table, *, deleting: bool) -> sa.Select[Any]:
-        return query
-
-    def lock_within(self, query: sa.Select[Any], table: sa.Table, wait: Wait) -> sa.Select[Any]:
-        return query  # the one lock is taken before: see begin_writing
-
-    def pass_over_lock(self, statement: sa.Update, keys: KeyValues) -> sa.Update:
-        return statement  # one lock for all: see waiting
-
-    @contextmanager
-    def waiting(self, connection: sa.Connection, wait: Wait) -> Iterator[None]:
-        """``busy_timeout``, which belongs to the connection (https://sqlite.org/pragma.html)."""
-        if wait.milliseconds is None:
-            yield
-            return
-        before = connection.exec_driver_sql("PRAGMA busy_timeout").scalar()
-        connection.exec_driver_sql(f"PRAGMA busy_timeout = {wait.milliseconds}")
-        with send_afterwards(connection.exec_driver_sql, f"PRAGMA busy_timeout = {before}"):
-            yield
-
-    def share(
-        self, query: sa.Select[Any], table: sa.Table, *, briefly: bool = False
-    ) -> sa.Select[Any]:
-        return query
-
-    # -- one row by its key ----------------------------------------------------------------------
-
-    def insert_unless(self, table: sa.Table) -> sa.Insert:
-        return insert(table).on_conflict_do_nothing(index_elements=[*table.primary_key])
-
-    def upsert(self, table: sa.Table, changes: Changes) -> sa.Insert:
-        made = insert(table)
-        return made.on_conflict_do_update(
-            index_elements=[*table.primary_key], set_=changes(made.excluded)
-        )
-
-    # -- what an error means (https://sqlite.org/rescode.html) -----------------------------------
-
-    drivers = ("sqlite3", "aiosqlite", "pysqlcipher3", "sqlcipher3")
-    #: READONLY and AUTH.
-    forbidden = frozenset({8, 23})
-    #: READONLY, INTERRUPT, IOERR, FULL and CANTOPEN.
-    hindrances = frozenset({8, 9, 10, 13, 14})
-    #: CONSTRAINT_CHECK, CONSTRAINT_TRIGGER.
-    unstorable = frozenset({275, 1811})
-    causes = MappingProxyType(
-        {
-            # BUSY_SNAPSHOT: what was read is no longer the newest; no waiting helps
-            517: Cause.CONFLICT,
-            # BUSY and its extended forms; LOCKED_SHAREDCACHE (plain LOCKED is one's own doing)
-            5: Cause.LOCK_TIMEOUT,
-            262: Cause.LOCK_TIMEOUT,
-        }
-    )
-    #: IOERR: the journal may or may not have reached the disk.
-    causes_at_commit = MappingProxyType({10: Cause.UNKNOWN_OUTCOME})
-
-    def codes(self, error: BaseException) -> Iterator[str | int]:
-        """The extended result code, and the primary one in its lowest byte."""
-        code = getattr(error, "sqlite_errorcode", None)
-        if isinstance(code, int):
-            yield from (code, code & 0xFF)
-
-    # -- how a table is changed while it is written ----------------------------------------------
-
-    def complete(self, connection: sa.Connection, table: sa.Table) -> None:
-        """``WITHOUT ROWID``, which SQLAlchemy reflects from 2.0.53 on."""
-        master = f"{quote_name(connection.dialect, table.schema or 'main')}.sqlite_master"
-        sql = connection.exec_driver_sql(
-            f"SELECT sql FROM {master} WHERE type = 'table' AND lower(name) = lower(?)",
-            (table.name,),
-        ).scalar()
-        if sql and _WITHOUT_ROWID.search(sql):
-            table.dialect_options["sqlite"]["with_rowid"] = False
-
+    tables = cached_property(SQLiteTables)
+    catalogue = SQLiteCatalogue
     guard_triggers = SQLiteGuard
     scope_triggers = SQLiteScopeTriggers
     rollout = SQLiteWays
-    batch_makes_anew = True
-
-    def missing_file(self, url: sa.URL) -> str | None:
-        path = url.database
-        if not path or path.startswith((":memory:", "file:")) or os.path.isfile(path):
-            return None
-        return path
-
-    # -- what makes it weaker than it looks -------------------------------------------------------
-
-    def catalogue(self, connection: sa.Connection, schema: str | None) -> Catalogue:
-        return SQLiteCatalogue(connection, schema, self.cased_columns)
-
-    # -- who waits for whom ----------------------------------------------------------------------
-
-    refuses_when_busy = True
-    watched_settings = ("PRAGMA busy_timeout = 0",)
-
-    def is_busy(self, error: BaseException) -> bool:
-        """Return whether it is SQLITE_BUSY, and not a snapshot that no waiting makes newer."""
-        codes = tuple(self.codes(error))
-        return 5 in codes and 517 not in codes
-
-    def has_open_transaction(self, connection: Any) -> bool:
-        """SQLite's own answer, also after an error (sqlite3_get_autocommit)."""
-        return bool(getattr(connection, "in_transaction", False))
-
-    def open_transactions(self, connection: Any) -> Callable[[], bool]:
-        return partial(getattr, connection, "in_transaction", False)
-
-    savepoints_are_free = True
-
-    def is_without_savepoint(self, error: BaseException) -> bool:
-        """SQLITE_ERROR; SQLITE_BUSY while a statement still writes."""
-        return 1 in self.codes(error)
-
-    def is_in_memory(self, dialect: sa.Dialect, connection: Any) -> bool:
-        cursor = connection.cursor()
-        cursor.execute("PRAGMA database_list")
-        return not cursor.fetchall()[0][2]
-
-    def reads_wait(self, connection: sa.Connection) -> bool:
-        return False
-
-    def reach(self, connection: sa.Connection) -> Reach:
-        """Only a real BEGIN keeps a snapshot; with a rollback journal it stops a COMMIT."""
-        begun, journal = _in_transaction(connection), not _has_wal(connection)
-        return Reach(begun, locks_reads=begun and journal, stops_readers=journal)
-
-    # -- queues ----------------------------------------------------------------------------------
-
-    def messages(self, place: Place) -> Messages:
-        return SQLiteMessages(place)
-
-    # -- isolation -------------------------------------------------------------------------------
-
-    def level_options(self, level: str) -> dict[str, Any]:
-        """None: SQLite has transactions that have begun and ones that have not, and no levels."""
-        return {}
-
-    def reads_snapshot(self, connection: sa.Connection) -> bool:
-        """Only after a real BEGIN: the driver sends none before the first write."""
-        return _in_transaction(connection)
-
-    def shows_newest_after_miss(self, connection: sa.Connection) -> bool:
-        """A write takes the lock of the file, which a transaction with an older snapshot cannot."""
-        return True
-
-    def begin_at(self, connection: sa.Connection, level: str, *, read_only: bool) -> None:
-        """Send the BEGIN that the driver leaves out until the first write.
-
-        A transaction that will write and must be serializable takes the write lock at once, and
-        then never has to give up.
-        """
-        if level == "READ COMMITTED":
-            _require_no_transaction(connection)
-        elif level == "SERIALIZABLE" and not read_only:
-            _begin_immediate(connection)
-        else:
-            _begin(connection)
-
-    def take_snapshot(self, connection: sa.Connection, level: str, *, read_only: bool) -> None:
-        """With a read: BEGIN alone reads nothing (https://sqlite.org/lang_transaction.html)."""
-        if level == "REPEATABLE READ" or (level == "SERIALIZABLE" and read_only):
-            connection.exec_driver_sql("SELECT 1 FROM sqlite_master LIMIT 1")
-
-    def begin_read_only(self, connection: sa.Connection) -> None:
-        if not connection.exec_driver_sql("PRAGMA query_only").scalar():
-            connection.exec_driver_sql("PRAGMA query_only = ON")
-            undo_at_checkin(connection, "PRAGMA query_only = OFF")
-
-    def begin_savepoints(self, connection: sa.Connection) -> None:
-        """Send BEGIN before the first savepoint.
-
-        Outside a transaction SAVEPOINT begins one and its RELEASE commits it
-        (https://sqlite.org/lang_savepoint.html); the driver sends BEGIN only before a write.
-
-        The method is covered on the connection, as the guarded flush covers ``execute``: with a
-        listener to its events every statement would look for listeners to all of them.
-        """
-        covered = partial(_begin_nested, ref(connection))  # no circle: it goes back to the pool
-        setattr(connection, "begin_nested", covered)  # noqa: B010
-
-    def autocommits(self, connection: sa.Connection) -> bool:
-        """Return whether the connection is in autocommit mode without a BEGIN."""
-        driver = connection.connection.dbapi_connection
-        off = getattr(driver, "isolation_level", "") is None
-        off = off or getattr(driver, "autocommit", None) is True
-        return off and not _in_transaction(connection)
-
-
-def _in_transaction(connection: sa.Connection) -> bool:
-    return bool(getattr(connection.connection.driver_connection, "in_transaction", False))
-
-
-def _has_wal(connection: sa.Connection) -> bool:
-    info = connection.info
-    if _WAL not in info:
-        cursor = connection.connection.cursor()
-        cursor.execute("PRAGMA journal_mode")
-        info[_WAL] = str(cursor.fetchall()[0][0]).lower() == "wal"
-        cursor.close()
-    return bool(info[_WAL])
-
-
-def _begin_nested(held: ref[sa.Connection]) -> sa.NestedTransaction:
-    connection = held()
-    assert connection is not None  # whose method it is
-    _begin(connection)
-    return type(connection).begin_nested(connection)
-
-
-def _begin(connection: sa.Connection) -> None:
-    if not _in_transaction(connection):
-        connection.exec_driver_sql("BEGIN")
-
-
-def _begin_immediate(connection: sa.Connection) -> None:
-    # A listener's or the driver's own BEGIN came first, and nothing has been done since.
-    if _in_transaction(connection):
-        connection.dialect.do_rollback(connection.connection)
-    connection.exec_driver_sql("BEGIN IMMEDIATE")
-
-
-def _require_no_transaction(connection: sa.Connection) -> None:
-    if _in_transaction(connection):
-        raise ConfigurationError(
-            "READ COMMITTED on SQLite is the mode of the driver, where reads hold no snapshot;"
-            " this engine begins a transaction by itself (an event listener, or the driver's"
-            " autocommit=False): use Isolation.REPEATABLE_READ."
-        )

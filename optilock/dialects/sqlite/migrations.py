@@ -88,25 +88,24 @@ class SQLiteGuard(GuardTriggers):
         )
         return f"{same} AND ({' OR '.join(changed)})"
 
+    def of_version(self, names: Names) -> TriggerDDL:
+        """After the UPDATE, because SQLite's triggers cannot change the row that is being written.
 
-def version_trigger(names: Names) -> TriggerDDL:
-    """After the UPDATE, because SQLite's triggers cannot change the row that is being written.
-
-    The inner UPDATE moves the version itself, so the condition also ends the recursion where
-    ``recursive_triggers`` is on (https://sqlite.org/pragma.html#pragma_recursive_triggers).
-    """
-    row = " AND ".join(f"{key} = NEW.{key}" for key in names.keys or ("_rowid_",))
-    column, table = names.column, names.bare_table
-    does = (
-        f"AFTER UPDATE ON {table}"
-        f" FOR EACH ROW WHEN NEW.{column} IS OLD.{column}"
-        f" BEGIN UPDATE {table} SET {column} = COALESCE(OLD.{column}, 0) + 1 WHERE {row}; END"
-    )
-    return TriggerDDL(
-        create=(f"CREATE TRIGGER {names.qualified_trigger} {does}",),
-        drop=(f"DROP TRIGGER IF EXISTS {names.qualified_trigger}",),
-        source=f"CREATE TRIGGER {names.trigger} {does}",  # kept without a schema
-    )
+        The inner UPDATE moves the version itself, so the condition also ends the recursion where
+        ``recursive_triggers`` is on (https://sqlite.org/pragma.html#pragma_recursive_triggers).
+        """
+        row = " AND ".join(f"{key} = NEW.{key}" for key in names.keys or ("_rowid_",))
+        column, table = names.column, names.bare_table
+        does = (
+            f"AFTER UPDATE ON {table}"
+            f" FOR EACH ROW WHEN NEW.{column} IS OLD.{column}"
+            f" BEGIN UPDATE {table} SET {column} = COALESCE(OLD.{column}, 0) + 1 WHERE {row}; END"
+        )
+        return TriggerDDL(
+            create=(f"CREATE TRIGGER {names.qualified_trigger} {does}",),
+            drop=(f"DROP TRIGGER IF EXISTS {names.qualified_trigger}",),
+            source=f"CREATE TRIGGER {names.trigger} {does}",  # kept without a schema
+        )
 
 
 class SQLiteWays(Ways):
@@ -340,6 +339,9 @@ _WANTED = "m.type IN ('table', 'view') AND lower(m.name) IN :names"
 
 
 class SQLiteCatalogue(Catalogue):
+    cased = False
+    keeps_types = False  # any value in any column (https://sqlite.org/flextypegood.html)
+
     def _read(self, names: Collection[str]) -> dict[str, StoredTable]:
         """Without a schema as SQLAlchemy's inspector does: in the main file, or temporary."""
         found = self._of(self.schema or "main", names)

@@ -15,7 +15,7 @@ databases keep older versions of rows for readers.
 A row is named by equality with its whole primary key under AND, and only if ``reset`` stores it:
 the key of a new row differs from run to run. Everything else is the whole table, and SQL that
 cannot be read is everything. A statement that the database applies to more than its rows is wider
-(:class:`optilock.dialects.waits.Reach`).
+(:class:`optilock.dialects.isolation.Reach`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from typing import Any
 from sqlalchemy import Connection, Table
 
 from optilock.dialects import Database
-from optilock.dialects.waits import Reach
+from optilock.dialects.isolation import Reach
 from optilock.testing.exploration.touches import EVERYTHING, Known, Place, Touch, Way, touches_of
 
 #: Statements at which no unit stops: they neither read rows nor wait.
@@ -108,7 +108,7 @@ class Transaction:
             return self.end(), ()
         begins = _BEGIN_LOCKED.match(text) is not None
         named = () if begins else tuple(touches_of(context, text, self.known, tables))
-        reach = _WIDEST if self._wide else self.database.reach(connection)
+        reach = _WIDEST if self._wide else self.database.isolation.reach(connection)
         found = self._widened([*dict.fromkeys(named)], reach, begins=begins)
         self.locked += [place for way, place in found if way is Way.LOCKS]
         return found, named
@@ -125,7 +125,7 @@ class Transaction:
             self._has_snapshot = True
             found.append((Way.READS, EVERYTHING))
         writes = begins or any(way is Way.LOCKS for way, _ in found)
-        if self.database.one_lock and writes:
+        if self.database.locks.one_lock and writes:
             found.append((Way.LOCKS, _FILE))
         elif reach.stops_readers:
             found.append((Way.READS, _FILE))

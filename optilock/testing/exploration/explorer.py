@@ -40,7 +40,7 @@ class Explorer:
         """Put the rows back, and return an order of these units, before any has begun."""
         self._stage.reset()
         works = [(self.names[n], work_of(self._units[n])) for n in units]
-        ask = None if self._stage.database.refuses_when_busy else self._stage.ask
+        ask = None if self._stage.database.watching.refuses_when_busy else self._stage.ask
         return Order(works, ask, self._stops.check)
 
     def begin(self) -> Order:

@@ -111,7 +111,7 @@ class Stage:
 
     def _require_connections(self) -> None:
         driver = self.do(lambda one: one.connection.dbapi_connection)
-        if self.do(lambda one: self.database.is_in_memory(one.dialect, driver)):
+        if self.do(lambda _: self.database.watching.is_in_memory(driver)):
             raise ConfigurationError(
                 "A database in memory belongs to one connection, and units that run at once need"
                 " one each. Use a file. Nothing was run."
@@ -123,7 +123,7 @@ class Stage:
                 "Async units run in an event loop each, and a connection belongs to one loop. Write"
                 " create_async_engine(url, poolclass=NullPool). Nothing was run."
             )
-        if not (self.database.tells_waits or self.database.refuses_when_busy):
+        if not (self.database.watching.lock_question or self.database.watching.refuses_when_busy):
             raise ConfigurationError(
                 f"optilock cannot read from {self.engine.dialect.name} which unit waits for a lock."
                 " Explore on PostgreSQL, MariaDB or SQLite. Nothing was run."
@@ -136,7 +136,7 @@ class Stage:
 
         def question(connection: Connection) -> frozenset[int] | None:
             with closing(connection.connection.cursor()) as cursor:
-                return self.database.who_waits(cursor, numbers)
+                return self.database.watching.who_waits(cursor, numbers)
 
         return self.do(question)
 

@@ -53,7 +53,7 @@ class Stops:
         self._listen(self.engine, "commit", self._before_commit)
         self._listen(self.engine, "rollback", self._before_rollback)
         self._listen(self.engine, "prepare_twophase", self._before_prepare)
-        if self.database.refuses_when_busy:
+        if self.database.watching.refuses_when_busy:
             self._listen(self.engine, "do_execute", self._do_execute, insert=True)
             self._listen(self.engine, "do_executemany", self._do_executemany, insert=True)
             self._cover_commit()
@@ -96,7 +96,7 @@ class Stops:
     def _set(self, connection: Connection) -> None:
         """Make the settings, as far as the account may; they go with the driver's connection."""
         driver: Any = connection.connection.dbapi_connection
-        for statement in self.database.watched_settings:
+        for statement in self.database.watching.watched_settings:
             cursor = driver.cursor()
             try:
                 with suppress(self.engine.dialect.loaded_dbapi.Error):
@@ -146,7 +146,7 @@ class Stops:
             raise Abandoned
         transaction = self._transaction(unit, connection)
         driver = connection.connection.driver_connection
-        if self.database.has_open_pipeline(driver):
+        if self.database.ends.has_open_pipeline(driver):
             raise self.refuse(
                 f"{unit.name} sends statements in a pipeline, which run at any time until it is"
                 " synchronized: they cannot be put in order. Leave pipelined=True out."
@@ -160,7 +160,7 @@ class Stops:
         except Exception as error:  # ours, and no result of the unit
             self._error = error
             raise Abandoned from error
-        unit.stop(step, self.database.number_of(driver))
+        unit.stop(step, self.database.watching.number_of(driver))
 
     def _after_statement(self, connection: Connection, *_: Any) -> None:
         unit = RUNNING.unit
@@ -168,7 +168,7 @@ class Stops:
             return
         unit.calls = None
         driver = connection.connection.driver_connection
-        if self.database.has_open_transaction(driver) is False:
+        if self.database.ends.open_transactions(driver)() is False:
             unit.let_go += self._transaction(unit, connection).end()
 
     def _failed(self, context: ExceptionContext) -> None:
@@ -178,8 +178,8 @@ class Stops:
         unit.calls = None
         transaction = unit.transactions.get(context.connection)
         if transaction is not None:
-            ended = self.database.ends_transaction(error)
-            unit.let_go += transaction.failed(whole=ended or self.database.commits_in_silence)
+            ended = self.database.ends.ended_by(error)
+            unit.let_go += transaction.failed(whole=ended or self.database.ends.fails_whole)
         if self.database.classify(error) is Cause.DEADLOCK:  # type: ignore[arg-type]
             self.deadlocks += 1
 
@@ -197,7 +197,7 @@ class Stops:
             return
         touches = self._transaction(unit, connection).end()
         if touches:
-            number = self.database.number_of(connection.connection.driver_connection)
+            number = self.database.watching.number_of(connection.connection.driver_connection)
             unit.stop(Step(unit.number, text, text, touches, is_end=True), number)
 
     def _before_prepare(self, connection: Connection, xid: Any) -> None:
@@ -230,7 +230,7 @@ class Stops:
             try:
                 send()
             except Exception as error:
-                if not self.database.is_busy(error) or not unit.wait():
+                if not self.database.watching.is_busy(error) or not unit.wait():
                     raise
             else:
                 return True

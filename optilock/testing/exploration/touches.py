@@ -147,7 +147,7 @@ class _Statement:
     def _keys(self, table: sa.Table) -> Iterable[tuple[object, ...] | None]:
         """Return the keys of the rows that the criteria name; ``None`` is the whole table."""
         columns, known = [*table.primary_key], self._known.get(table.fullname, frozenset())
-        exact = all(self._database.compares_exactly(column.type) for column in columns)
+        exact = all(self._database.values.compares_exactly(column.type) for column in columns)
         if self._has_other_rows or not columns or not exact:
             return (None,)
         equal = dict(_equalities(self._statement.whereclause))

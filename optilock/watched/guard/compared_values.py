@@ -44,7 +44,7 @@ def write_one(
     values = values_read(state, deleting=isinstance(statement, Delete))
     columns = facts(state.mapper).columns
     database = database_of(connection.dialect)
-    if not all(database.compares_exactly(columns[name].type) for name in values):
+    if not all(database.values.compares_exactly(columns[name].type) for name in values):
         return None
     send_deferred(flush, connection)
     checked = _with_values(statement, {name: columns[name] for name in values})

@@ -248,7 +248,7 @@ def judge_links(
     lenient = any(policy_for(end, on_delete) is not OnDelete.STRICT for end in ends)
     if result.rowcount > len(rows) and not lenient:
         return result  # a table without a key has a link twice: SQLAlchemy warns, none is gone
-    hidden = result.rowcount < len(rows) and database_of(connection.dialect).may_hide_rows(
+    hidden = result.rowcount < len(rows) and database_of(connection.dialect).locks.may_hide_rows(
         connection, [statement.table]
     )
     if verb == "update" or hidden or not lenient:

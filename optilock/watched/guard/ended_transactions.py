@@ -350,7 +350,7 @@ def _moved(
         by_mapper.setdefault(attempt.mapper, []).append(attempt)
     for mapper, some in by_mapper.items():
         connection = connection_for(mapper)
-        database_of(connection.dialect).see_all(connection)
+        database_of(connection.dialect).servers.see_all(connection)
         identities = [attempt.identity for attempt in some]
         stored = read_stored(connection, mapper, identities, lock=False)
         hidden = HiddenRows(connection)

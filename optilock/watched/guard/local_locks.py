@@ -2,7 +2,7 @@
 
 A lock does not reach all writers on a Galera cluster, whose nodes compare what transactions have
 *written*: a row that is locked on one node is free on the others
-(:meth:`optilock.dialects.base.Database.locks_are_local`). There the version of a promised row is
+(:meth:`optilock.dialects.servers.Servers.locks_are_local`). There the version of a promised row is
 moved, and moved back: two statements a table. A transaction of another node that writes the row, or
 promises the same of it, then conflicts with ours, and one of the two fails at COMMIT. The stored
 version is the one from before, so ETags that clients hold stay valid. A version that a trigger

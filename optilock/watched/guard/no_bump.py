@@ -174,14 +174,14 @@ def _announce(session: Session, mapper: Mapper[Any]) -> None:
     connection = connection_to_write(session, mapper)
     announced = session_record(session).announced
     if connection not in announced:
-        database_of(connection.dialect).announce_no_bump(connection, on=True)
+        database_of(connection.dialect).servers.announce_no_bump(connection, on=True)
         session_record(session).announced = (*announced, connection)
 
 
 def withdraw(session: Session) -> None:
     """Let the guard triggers move versions again, at the end of the flush."""
     for connection in forget_announced(session_record(session)):
-        database_of(connection.dialect).announce_no_bump(connection, on=False)
+        database_of(connection.dialect).servers.announce_no_bump(connection, on=False)
 
 
 def forget_announced(record: SessionRecord) -> tuple[Connection, ...]:

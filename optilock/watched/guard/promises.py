@@ -282,7 +282,7 @@ def _order(place: Place) -> Any:
 def _has_shared_locks(connection: Connection) -> bool:
     """Return whether transactions wait for single rows, and their locks reach all writers."""
     database = database_of(connection.dialect)
-    return not (database.one_lock or database.locks_are_local(connection))
+    return not (database.locks.one_lock or database.servers.locks_are_local(connection))
 
 
 def _kept(session: Session, record: SessionRecord) -> Iterator[Place]:
@@ -323,7 +323,7 @@ def _locked(session: Session, record: SessionRecord) -> Iterator[Place]:
 
 def _locks_for_all(root: SessionTransaction, connection: Connection) -> bool:
     """Return whether its locks reach every writer until the session ends the transaction."""
-    local = database_of(connection.dialect).locks_are_local(connection)
+    local = database_of(connection.dialect).servers.locks_are_local(connection)
     return not local and flushes.is_opened_by_session(root, connection)
 
 
@@ -339,7 +339,7 @@ def _moved(
             yield from _moved_in(session, mapper, some)
         else:
             connection = connection_to_write(session, mapper)
-            newer = database_of(connection.dialect).locks_show_newer
+            newer = database_of(connection.dialect).isolation.locks_show_newer
             read = partial(read_stored, connection, lock=False, share=newer)
             found = read(mapper, [one.identity for one in some], only=(facts(mapper).token,))
             yield from _entries(session, mapper, some, found, read, HiddenRows(connection))
@@ -355,9 +355,10 @@ def _by_table(promises: Iterable[Promise]) -> list[tuple[Mapper[Any], list[Promi
 def _moved_in(session: Session, mapper: Mapper[Any], some: list[Promise]) -> Iterator[Entry[Any]]:
     token = facts(mapper).token
     connection = connection_to_write(session, mapper)
-    database_of(connection.dialect).begin_writing(connection, facts(mapper).table)
+    database_of(connection.dialect).locks.begin_writing(connection, facts(mapper).table)
     identities, written = [one.identity for one in some], _must_write(session, connection)
-    can_hurry = not written and database_of(connection.dialect).has_brief_reads(connection.dialect)
+    waits = database_of(connection.dialect).waits
+    can_hurry = not written and waits.has_brief_reads(connection.dialect)
     record = record_of(session)
     briefly = can_hurry and _wait_briefly(record, mapper, identities, record.sent)
     found = read_stored(
@@ -410,7 +411,7 @@ def _wait_briefly(
 def _must_write(session: Session, connection: Connection) -> bool:
     """Return whether a lock does not reach all writers; read-only units need not write."""
     owner = record_of(session).owner
-    local = database_of(connection.dialect).locks_are_local(connection)
+    local = database_of(connection.dialect).servers.locks_are_local(connection)
     return local and not (owner is not None and owner.read_only)
 
 

@@ -154,7 +154,7 @@ def _hurried(flush: Flush, connection: Connection, write: Write) -> Write:
     record = flush.record
     if record.has_locked([write]):
         return write
-    more = database_of(connection.dialect).brief_waits
+    more = database_of(connection.dialect).waits.brief_waits
     if not more:
         return write
     record.note_brief_waits()

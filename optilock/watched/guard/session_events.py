@@ -78,10 +78,10 @@ def _after_begin(session: Session, transaction: SessionTransaction, connection: 
 
 def _connect(record: SessionRecord, connection: Connection) -> None:
     database = database_of(connection.dialect)
-    database.begin_savepoints(connection)
+    database.isolation.begin_savepoints(connection)
     record.connected(
         connection,
-        autocommits=database.autocommits(connection),
+        autocommits=database.locks.autocommits(connection),
         keeps_sides=watch_errors(connection, database),
     )
     if record.owner is not None:

@@ -293,14 +293,14 @@ def _adding(shape: Shape, connection: sa.Connection) -> Adding | None:
     version: sa.Column[Any] = class_facts.version
     made = sa.bindparam(_MADE, type_=version.type)
     moved: Any = sa.case((shape.token.clause(parameter), made), else_=following)
-    returns = bool(dialect.update_returning)
-    told = database_of(dialect).telling(moved) if isinstance(version.type, sa.Integer) else None
+    returns, ask = bool(dialect.update_returning), database_of(dialect).one_row
+    told = ask.telling(moved) if isinstance(version.type, sa.Integer) else None
     if told is not None and not returns:
         moved = told
     statement = _statement_adding(shape, version, moved)
     if returns:
         returned = (version, *shape.commuting.values())
-        at_once = database_of(dialect).stores_before_rows_are_read
+        at_once = ask.stores_before_rows_are_read
         return Adding(statement.returning(*returned), returned, tells=False, at_once=at_once)
     return Adding(statement, (), tells=told is not None, at_once=told is not None)
 

@@ -227,7 +227,7 @@ class HiddenRows:
         """Return whether a policy is active for one of the tables of the class."""
         if mapper not in self._known:
             database = database_of(self._connection.dialect)
-            self._known[mapper] = database.may_hide_rows(self._connection, mapper.tables)
+            self._known[mapper] = database.locks.may_hide_rows(self._connection, mapper.tables)
         return self._known[mapper]
 
 
@@ -388,7 +388,7 @@ def error_if_not_written(missed: Missed) -> OptilockError | None:
 
 def error_if_kept_by_database(attempt: Attempt, connection: Connection) -> OptilockError | None:
     """Return the same error for any attempt."""
-    if not database_of(connection.dialect).locks_rows(connection.dialect):
+    if not database_of(connection.dialect).locks.locks_rows(connection.dialect):
         return None
     return not_written(
         connection,

@@ -113,13 +113,13 @@ def _lock(session: Session, turn: _Turn, identities: list[Identity]) -> None:
     """Lock rows of one table, in one statement, and read nothing of them."""
     connection = connection_to_write(session, turn.root)
     database, table = database_of(connection.dialect), facts(turn.root).table
-    database.begin_writing(connection, table)
-    if database.one_lock or not identities:
+    database.locks.begin_writing(connection, table)
+    if database.locks.one_lock or not identities:
         return
     keys, rows = facts(turn.root).rows
 
     def query() -> sa.Select[Any]:
         every = sa.select(*keys).select_from(rows).order_by(*keys)
-        return database.lock(every, table, deleting=turn.deletes)
+        return database.locks.lock(every, table, deleting=turn.deletes)
 
     list(rows_at(connection, query, table, keys, _sorted(turn.root, identities)))

@@ -161,7 +161,7 @@ def _is_locking(statement: Any) -> bool:
 
 
 def _show_newer(connection: Connection) -> bool:
-    return database_of(connection.dialect).locks_show_newer
+    return database_of(connection.dialect).isolation.locks_show_newer
 
 
 def _read_again(

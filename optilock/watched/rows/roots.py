@@ -296,13 +296,13 @@ def _load(session: Session, root: Mapper[Any], identities: Sequence[Identity]) -
     """Yield the stored objects with these keys, which are locked in their order."""
     connection = connection_to_write(session, root)
     database, table = database_of(connection.dialect), facts(root).table
-    database.begin_writing(connection, table)
+    database.locks.begin_writing(connection, table)
     keys = list(root.primary_key)
-    step = database.keys_at_once(len(keys))
+    step = database.keys.keys_at_once(len(keys))
 
     def ask(some: Sequence[Identity]) -> Any:
-        query = select(root.class_).where(database.at_keys(keys, some)).order_by(*keys)
-        return session.scalars(database.lock(query, table, deleting=False)).unique().all()
+        query = select(root.class_).where(database.keys.at_keys(keys, some)).order_by(*keys)
+        return session.scalars(database.locks.lock(query, table, deleting=False)).unique().all()
 
     for start in range(0, len(identities), step):
         yield from lock_in_turn(database, table, identities[start : start + step], ask)

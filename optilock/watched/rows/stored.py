@@ -22,8 +22,8 @@ from sqlalchemy.orm import Mapper
 from optilock.columns.identities import identity_in
 from optilock.conditions.condition import parameter
 from optilock.dialects import Database, database_of
-from optilock.dialects.locks import Wait
 from optilock.dialects.rows import ask_with_hint, lock_in_turn
+from optilock.dialects.waits import Wait
 from optilock.errors import NotWritten
 from optilock.mapped import Identity, facts
 
@@ -113,7 +113,7 @@ class _ReadByRow(NamedTuple):
         hidden: bool,
     ) -> None:
         """Add rows to ``found`` that a list of keys, or a lock, did not find."""
-        locks = self.database.hides_from_locks and (how.lock or how.share)
+        locks = self.database.locks.hides_from_locks and (how.lock or how.share)
         if not (locks or len(identities) > 1):
             return
         for identity in identities:
@@ -192,12 +192,12 @@ class _How(NamedTuple):
         query = select(*keys, *names.values()).select_from(rows).order_by(*keys)
         table = facts(mapper).table
         if self.briefly:
-            query = query.where(*(one.clause(parameter) for one in database.brief_waits))
+            query = query.where(*(one.clause(parameter) for one in database.waits.brief_waits))
         if self.share:
-            return database.share(query, table, briefly=self.briefly)
+            return database.locks.share(query, table, briefly=self.briefly)
         if wait is not None:
-            return database.lock_within(query, table, wait)
-        return database.lock(query, table, deleting=self.deleting) if self.lock else query
+            return database.locks.lock_within(query, table, wait)
+        return database.locks.lock(query, table, deleting=self.deleting) if self.lock else query
 
 
 class _One(NamedTuple):
@@ -228,7 +228,7 @@ def _read_one(
 def _query_of_rows(mapper: Mapper[Any], database: Database, how: _How) -> Select[Any]:
     """Return the query for rows without their keys, made once."""
     shapes = facts(mapper).shapes
-    place = "rows", database, how, database.has_hint(facts(mapper).table)
+    place = "rows", database, how, database.keys.has_hint(facts(mapper).table)
     query: Select[Any] | None = shapes.get(place)
     if query is None:
         query = shapes[place] = how.query(mapper, database, how.columns(mapper))
@@ -237,7 +237,7 @@ def _query_of_rows(mapper: Mapper[Any], database: Database, how: _How) -> Select
 
 def _query_of_one(mapper: Mapper[Any], database: Database, how: _How) -> _One:
     shapes = facts(mapper).shapes
-    place = "one row", database, how, database.has_hint(facts(mapper).table)
+    place = "one row", database, how, database.keys.has_hint(facts(mapper).table)
     one: _One | None = shapes.get(place)
     if one is None:
         columns, (keys, _) = how.columns(mapper), facts(mapper).rows
@@ -273,7 +273,7 @@ def unmoved_or_error(
         compared = [*facts(mapper).rows[0], *columns.values()]
         each = (_same(compared, parameters) for parameters in names)
         query = how.query(mapper, database, columns).where(or_(*each))
-        shapes[place] = database.found_or_error(query, len(rows))
+        shapes[place] = database.forms.found_or_error(query, len(rows))
     statement, pairs = shapes[place], zip(names, rows, strict=True)
     given = {name: value for each in pairs for name, value in zip(*each, strict=True)}
     return None if statement is None else (statement, given)
@@ -294,10 +294,10 @@ def rows_at(
 ) -> Iterator[Row[Any]]:
     """Yield the rows of ``query`` with these keys, in as many statements as that takes."""
     database = database_of(connection.dialect)
-    step = database.keys_at_once(len(keys))
+    step = database.keys.keys_at_once(len(keys))
 
     def ask(some: Sequence[Identity]) -> Any:
-        return _sent(connection, query().where(database.at_keys(keys, some)), params).all()
+        return _sent(connection, query().where(database.keys.at_keys(keys, some)), params).all()
 
     for start in range(0, len(identities), step):
         some = identities[start : start + step]

@@ -85,7 +85,7 @@ def stored_values(
     """Read the scopes' columns of stored rows."""
     connection = connection_to_write(session, mapper)
     if lock:
-        database_of(connection.dialect).begin_writing(connection, facts(mapper).table)
+        database_of(connection.dialect).locks.begin_writing(connection, facts(mapper).table)
     names = tuple(name for name in rules_of(mapper).names if name in facts(mapper).columns)
     return read_stored(connection, mapper, list(identities), only=names, lock=lock)
 

@@ -188,7 +188,7 @@ def verify_version(
 def _keep_locks(session: Session, mapper: Mapper[Any]) -> bool:
     """Return whether locks reach every writer, and are no savepoint's, which may give them back."""
     connection = connection_to_write(session, mapper)
-    local = database_of(connection.dialect).locks_are_local(connection)
+    local = database_of(connection.dialect).servers.locks_are_local(connection)
     return not local and nested_transaction(session) is None
 
 
@@ -213,7 +213,7 @@ def require_exact(connection: sa.Connection, mapper: Mapper[Any]) -> None:
     if type(database) in rules.exact_on:
         return
     for column in rules.columns:
-        if not database.is_exact(column, connection.dialect):
+        if not database.values.is_exact(column, connection.dialect):
             raise ConfigurationError(
                 f"{rules.mapper.class_.__name__}.__version_scopes__ names"
                 f" {column.table.name}.{column.name}, and {connection.dialect.name} may treat 'A'"
@@ -268,8 +268,8 @@ def lock_version(session: Session, scope: Scope) -> ScopeVersion:
     keys = (scope.key, scope.any_key)
     database = database_of(connection.dialect)
     rows, found = database.scope_rows, dict.fromkeys(keys, 0)
-    if database.one_lock:
-        database.begin_writing(connection, scopes)
+    if database.locks.one_lock:
+        database.locks.begin_writing(connection, scopes)
         found |= rows.read(connection, keys)
     elif has_triggers(mapper):
         found |= rows.lock(connection, sorted(keys))

@@ -165,7 +165,7 @@ def require_engine(engine: Any, call: str) -> None:
 
 def is_autocommit(connection: Any) -> bool:
     """Return whether every statement on it commits by itself, once its transaction has begun."""
-    return isinstance(connection, Connection) and database_of(connection.dialect).autocommits(
+    return isinstance(connection, Connection) and database_of(connection.dialect).locks.autocommits(
         connection
     )
 

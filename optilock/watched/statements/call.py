@@ -159,10 +159,10 @@ def rows_found(
         bound = {**(params or {}), **bound}
     query = query.limit(most)
     database = database_of(connection.dialect)
-    database.begin_writing(connection, table)
+    database.locks.begin_writing(connection, table)
 
     def locked() -> sa.Select[Any]:
-        return database.lock(query, table, deleting=isinstance(statement, sa.Delete))
+        return database.locks.lock(query, table, deleting=isinstance(statement, sa.Delete))
 
     if wanted is None:
         found: Iterable[Any] = ask_with_hint(

@@ -98,7 +98,7 @@ def _refuse_table(
 
 
 def _fires_triggers(dialect: Dialect | None) -> bool:
-    return dialect is not None and database_of(dialect).cascades_fire_triggers
+    return dialect is not None and database_of(dialect).guard_triggers.fire_after_cascades
 
 
 # -- foreign keys ----------------------------------------------------------------------------------

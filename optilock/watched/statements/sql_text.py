@@ -210,7 +210,7 @@ class _Statement:
 
 def _statements(sql: str, dialect: Dialect | None = None) -> Iterator[_Statement]:
     """Yield the statements that may write rows, in each way in which the text can be read."""
-    quotings = EVERY if dialect is None else database_of(dialect).quotings(dialect)
+    quotings = EVERY if dialect is None else database_of(dialect).values.quotings(dialect)
     for plain in read_each(sql, quotings):
         for text in _split(plain.text):
             if _OTHER_VERB.match(text) is None:

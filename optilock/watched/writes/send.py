@@ -48,7 +48,7 @@ def send(connection: Connection, writes: list[Write], *, locked: bool = False) -
     if not shape.exact or (shape.sent_individually and len(writes) > 1):
         return LockAndLook(database).send(connection, writes)
     if len(writes) > 1:
-        return database.form(writes, dialect, locked=locked).send(connection, writes)
+        return database.forms.form(writes, dialect, locked=locked).send(connection, writes)
     result = execute_unguarded(connection, shape.statement, writes[0].params)
     return [] if result.rowcount else writes
 
@@ -174,7 +174,7 @@ def _find_moved(
     session: Session, mapper: Mapper[Any], states: list[State], *, deleting: bool
 ) -> list[Missed]:
     connection = connection_to_write(session, mapper)
-    database_of(connection.dialect).begin_writing(connection, facts(mapper).table)
+    database_of(connection.dialect).locks.begin_writing(connection, facts(mapper).table)
     read = {state: _as_read(state, deleting=deleting) for state in states}
     key = facts(mapper).keys[0]
     names = tuple(dict.fromkeys((key, *(name for values in read.values() for name in values))))
@@ -259,7 +259,7 @@ def _are_kept(
     dialect = connection.dialect
     database, columns = database_of(dialect), facts(mapper).columns
     floats = {
-        name: database.is_float_kept(columns[name].type, ours, theirs, dialect)
+        name: database.values.is_float_kept(columns[name].type, ours, theirs, dialect)
         for name, (ours, theirs) in values.items()
     }
     if False in floats.values():
@@ -268,7 +268,7 @@ def _are_kept(
     if not names:
         return True
     stored_forms = (
-        database.as_stored(columns[name].type, values[name][0], dialect) for name in names
+        database.values.as_stored(columns[name].type, values[name][0], dialect) for name in names
     )
     kept = type(connection).execute(connection, select(*stored_forms)).one()
     same = facts(mapper).same

@@ -33,7 +33,8 @@ def catalogues(engine):
             connection.execute(text(OF_AN_EXPRESSION))
     with engine.connect() as connection:
         own = database_of(engine.dialect).catalogue(connection, None)
-        yield own, Catalogue(connection, None, own.cased)
+        inspected = type("Inspected", (Catalogue,), {"cased": own.cased})
+        yield own, inspected(connection, None)
     with engine.begin() as connection:
         connection.execute(text("DROP VIEW cc_view"))
 

@@ -118,7 +118,7 @@ def test_a_setting_of_a_role_in_all_databases(sound, setting, code):
     """It is never committed: nobody else who uses the server has it."""
     with sound.connect() as connection:
         connection.exec_driver_sql(f"ALTER ROLE CURRENT_USER SET {setting}")
-        [weakness] = database_of(sound.dialect).weak_settings(connection)
+        [weakness] = database_of(sound.dialect).servers.weak_settings(connection)
         connection.rollback()
     assert weakness.code == code
     assert " for ROLE " in weakness.message

@@ -195,7 +195,11 @@ def test_sql_server_locks_by_a_hint(sharing, hint, of):
     dialect = mssql.dialect()
     database, table = database_of(dialect), Page.__table__
     query = select(of).where(Page.id == 1)
-    locked = database.share(query, table) if sharing else database.lock(query, table, deleting=True)
+    locked = (
+        database.locks.share(query, table)
+        if sharing
+        else database.locks.lock(query, table, deleting=True)
+    )
 
     assert f"FROM pages {hint}" in str(locked.compile(dialect=dialect))
-    assert database.locks_rows(dialect)
+    assert database.locks.locks_rows(dialect)

@@ -28,6 +28,7 @@ from optilock import (
     watch,
 )
 from optilock.dialects import database_of
+from optilock.dialects.at_once import lock_at_once
 from optilock.leases import ENDLESS, Leasable, LeaseHeld, LeaseLost, LeasePolicy, Name, Names
 from optilock.leases import renewal as renewals
 from optilock.shares import HandleLost
@@ -537,7 +538,7 @@ def test_b9_a_renewal_that_is_stopped_leaves_no_lock(desks: Engine, what: str) -
     def stopped(connection: Any, cursor: Any, statement: str, *more: Any) -> None:
         if threading.current_thread().name == "renewal" and statement.startswith("UPDATE"):
             with separate_connection(desks) as other, other.begin():
-                unlocked.append(database_of(other.dialect).lock_at_once(other, row, table))
+                unlocked.append(lock_at_once(database_of(other.dialect), other, row, table))
 
     with HOLDS[what](desks, 60) as held:
         table = share_handles if what == "handle" else held._place.columns.table
@@ -575,7 +576,7 @@ def test_b9_a_renewal_waits_for_no_lock_of_the_row(desks: Engine, what: str, cap
     with HOLDS[what](desks, 60) as held:
         table = share_handles if what == "handle" else held._place.columns.table
         with desks.begin() as connection:
-            database_of(connection.dialect).begin_writing(connection, table)
+            database_of(connection.dialect).locks.begin_writing(connection, table)
             row = select(literal_column("1")).select_from(table)
             connection.execute(row.with_for_update())
             assert held.renew_once(desks) == held.soon

@@ -46,7 +46,7 @@ def test_tables_and_columns_of_any_name_get_versions_and_triggers(engine, name):
         migrate(engine, lambda op: op.drop_guard_trigger(table, version, "reject"))
         migrate(engine, lambda op: op.drop_version_column(table, version))
         migrate(engine, lambda op: op.add_version_column(table, version))
-        name_of = database_of(engine.dialect).name_reflected
+        name_of = database_of(engine.dialect).tables.name_reflected
         found = {name_of(one["name"]) for one in inspect(engine).get_columns(table)}
         assert f"{name}v" in found
     finally:

@@ -129,7 +129,9 @@ def test_a_connection_that_is_lost_at_a_look_is_an_error_of_the_roll_out(engine)
     def end_ours(connection: Any, cursor: Any, sql: str, *_: Any) -> None:
         if changed == ["parcels"] and not sql.startswith("ALTER"):
             changed.append(sql)
-            number = database_of(engine.dialect).number_of(connection.connection.driver_connection)
+            number = database_of(engine.dialect).watching.number_of(
+                connection.connection.driver_connection
+            )
             ends = {"postgresql": "SELECT pg_terminate_backend({}, 5000)", "mysql": "KILL {}"}
             with administrator.connect() as other:
                 other.exec_driver_sql(ends[engine.dialect.name].format(number))

@@ -1,0 +1,13 @@
+"""Statements for one row of SQLite."""
+
+from __future__ import annotations
+
+from sqlalchemy.dialects.sqlite import insert
+
+from optilock.dialects.one_row import OnConflict
+
+
+class SQLiteOneRow(OnConflict):
+    insert = staticmethod(insert)
+    stores_before_rows_are_read = False
+    returns_before_triggers = True
