@@ -1,8 +1,8 @@
 """Cursors of psycopg, sync and async, that send BEGIN and COMMIT with statements (:mod:`line`).
 
 They derive from the cursor class of the driver's connection, so that an application's own class
-keeps its behaviour. The line decides what is sent; the classes for threads and for asyncio differ
-in ``await`` alone. If nothing goes with a statement, ``execute`` is psycopg's own. Calls that no
+keeps its behaviour. The line makes all decisions; the classes for threads and for asyncio differ in
+``await`` alone. If nothing goes with a statement, ``execute`` is psycopg's own. Calls that no
 pipeline can carry (COPY, streams, cursors of the server), and ``executemany``, which has a pipeline
 of its own, send BEGIN first.
 
