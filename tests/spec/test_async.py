@@ -41,8 +41,7 @@ def engine(async_database):
 
 @pytest.fixture
 async def sessions(async_engine):
-    yield lambda **options: watch(async_sessionmaker(async_engine), **options)
-    await async_engine.dispose()
+    return lambda **options: watch(async_sessionmaker(async_engine), **options)
 
 
 @pytest.fixture

@@ -219,7 +219,6 @@ async def test_an_async_session_refuses_it_as_well(async_engine, of):
         connection = await session.connection()
         with pytest.raises(ConfigurationError, match=rf"update\({of.__name__}\)"):
             await connection.exec_driver_sql(sql(of))
-    await async_engine.dispose()
 
 
 @both

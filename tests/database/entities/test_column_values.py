@@ -296,7 +296,6 @@ async def test_every_value_is_stored_right_or_refused_in_async_sessions(
         assert await session.run_sync(wrong) == []
     async with async_engine.begin() as connection:
         await connection.run_sync(Base.metadata.drop_all)
-    await async_engine.dispose()
 
 
 #: Keys that no row of the kind can have.

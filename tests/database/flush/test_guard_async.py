@@ -11,20 +11,17 @@ from sqlalchemy.ext.asyncio import AsyncSession, async_scoped_session, async_ses
 
 from optilock import ConcurrencyError, client_wins, merge_fields, watch
 from optilock.resolvers import Resolution
-from tests.support.models import Account, Base, Dog, Kinds
+from tests.support.models import Account, Dog, Kinds
 from tests.support.waiting import turn
 
 pytestmark = pytest.mark.anyio
 rows = pytest.mark.parametrize("count", [1, 3])
-TABLES = [Account.__table__, Dog.__table__, Dog.__mapper__.inherits.local_table, Kinds.__table__]
 
 
 @pytest.fixture
-async def prepared(async_engine):
-    async with async_engine.begin() as connection:
-        await connection.run_sync(lambda c: Base.metadata.create_all(c, tables=TABLES))
-    yield async_engine
-    await async_engine.dispose()
+def prepared(async_engine, async_tables):
+    async_tables(Account, Dog, Kinds)
+    return async_engine
 
 
 async def filled(engine, count):

@@ -244,7 +244,6 @@ async def test_nobody_writes_by_an_async_session(async_engine: Any, case: Any) -
         await session.rollback()
     async with async_engine.begin() as connection:
         await connection.run_sync(NAMES.columns.table.drop)
-    await async_engine.dispose()
 
 
 # -- what it costs ---------------------------------------------------------------------------------

@@ -107,7 +107,6 @@ async def test_no_task_waits_for_it_either(async_engine: Any) -> None:
     task = asyncio.current_task()
     assert task is not None
     assert task.cancelling() == 0
-    await async_engine.dispose()
 
 
 def frozen_of(engine: Any) -> Any:

@@ -609,7 +609,6 @@ async def async_desks(async_engine: Any) -> Any:
     async with async_engine.begin() as connection:
         for table in TABLES:
             await connection.run_sync(table.drop)
-    await async_engine.dispose()
 
 
 async def async_state(engine: Any) -> Any:

@@ -274,7 +274,6 @@ async def test_an_async_block_says_it_too(async_engine: Any) -> None:
     async with async_engine.begin() as connection:
         for table in TABLES:
             await connection.run_sync(table.drop)
-    await async_engine.dispose()
 
 
 # -- tables that are older than the column ---------------------------------------------------------

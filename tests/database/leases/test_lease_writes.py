@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import Engine, delete, select, text, update
-from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
+from sqlalchemy.ext.asyncio import async_sessionmaker
 from sqlalchemy.orm import (
     Session,
     sessionmaker,
@@ -211,19 +211,16 @@ def test_a_write_takes_the_ended_lease_away(filled: Engine, case: Any) -> None:
 @pytest.mark.full
 @pytest.mark.anyio
 @cases
-async def test_nobody_writes_by_an_async_session(async_engine: Any, case: Any) -> None:
+async def test_nobody_writes_by_an_async_session(
+    async_engine: Any, async_store: Any, case: Any
+) -> None:
     sync: Engine = async_engine.sync_engine
-    async with async_engine.begin() as connection:
-        await connection.run_sync(lambda c: Shared.metadata.drop_all(c, tables=TABLES))
-        await connection.run_sync(lambda c: Shared.metadata.create_all(c, tables=TABLES))
-    async with AsyncSession(async_engine) as session, session.begin():
-        session.add_all(WAYS.rows())
+    async_store(*WAYS.rows())
     async with watch(async_sessionmaker(async_engine), on_conflict=client_wins)() as session:
         with pytest.raises(LeaseHeld):
             await session.run_sync(case, by(sync, *leased(THEIRS)), by(sync, MOVED))
             await session.flush()
         await session.rollback()
-    await async_engine.dispose()
 
 
 # -- one row of several, and what it costs ---------------------------------------------------------
@@ -275,12 +272,10 @@ def test_each_row_of_a_batch_has_its_own_lease(filled: Engine) -> None:
 
 @pytest.mark.needs("resolves-in-place")
 @pytest.mark.anyio
-async def test_each_row_of_a_batch_has_its_own_lease_in_an_async_session(async_engine: Any) -> None:
-    async with async_engine.begin() as connection:
-        await connection.run_sync(lambda c: Shared.metadata.drop_all(c, tables=TABLES))
-        await connection.run_sync(lambda c: Shared.metadata.create_all(c, tables=TABLES))
-    async with AsyncSession(async_engine) as session, session.begin():
-        session.add_all(WAYS.rows())
+async def test_each_row_of_a_batch_has_its_own_lease_in_an_async_session(
+    async_engine: Any, async_store: Any
+) -> None:
+    async_store(*WAYS.rows())
     async with async_engine.begin() as connection:
         for number, holder in ((1, OURS), (2, THEIRS)):
             held = {"lease_id": holder, "lease_until": FAR, "lease_length": 0, "version": 1}
@@ -295,7 +290,6 @@ async def test_each_row_of_a_batch_has_its_own_lease_in_an_async_session(async_e
         query = select(Task.__table__.c.title, Task.__table__.c.lease_id).order_by(Task.id).limit(3)
         found = (await connection.execute(query)).all()
     assert found == [("mine", OURS), ("mine", THEIRS), ("mine", None)]
-    await async_engine.dispose()
 
 
 @pytest.mark.parametrize("of", [Task, Task.__table__], ids=["class", "table"])

@@ -440,14 +440,12 @@ def test_what_cannot_stand_still_is_refused(store, watched, engine):
 
 
 @pytest.mark.anyio
-async def test_an_async_session_awaits_it(async_engine):
+async def test_an_async_session_awaits_it(async_engine, async_tables):
     from sqlalchemy.ext.asyncio import async_sessionmaker
 
     from optilock import watch
-    from tests.support.models import Base
 
-    async with async_engine.begin() as connection:
-        await connection.run_sync(Base.metadata.create_all, tables=[Account.__table__])
+    async_tables(Account)
     async with watch(async_sessionmaker(async_engine))() as session:
         account = Account(id=1)
         session.add(account)
@@ -461,7 +459,6 @@ async def test_an_async_session_awaits_it(async_engine):
         assert account.version == 2
         with pytest.raises(ConfigurationError, match="async with"), no_bump(session):
             pass
-    await async_engine.dispose()
 
 
 @pytest.mark.parametrize("order", ["touched first", "changed first"])

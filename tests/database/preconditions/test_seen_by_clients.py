@@ -198,11 +198,8 @@ def test_a_composite_and_a_synonym_are_told_by_their_columns(
 
 
 @pytest.mark.anyio
-async def test_async_sessions_take_it(async_engine: Any) -> None:
-    async with async_engine.begin() as connection:
-        await connection.run_sync(Account.__table__.create)
-    async with AsyncUnitOfWork(async_engine) as session:
-        session.add(Account(id=1, owner="Ada"))
+async def test_async_sessions_take_it(async_engine: Any, async_store: Any) -> None:
+    async_store(Account(id=1, owner="Ada"))
     async with AsyncUnitOfWork(async_engine) as session:
         (await session.get(Account, 1)).note = "theirs"
     with pytest.raises(PreconditionFailed) as caught:
@@ -211,7 +208,6 @@ async def test_async_sessions_take_it(async_engine: Any) -> None:
                 session, Account, 1, {"owner": "Eve"}, version=1, seen=LOADED
             )
     assert caught.value.entries[0].conflicting == frozenset()
-    await async_engine.dispose()
 
 
 # -- texts of a form -------------------------------------------------------------------------------

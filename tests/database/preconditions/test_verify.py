@@ -26,7 +26,7 @@ from optilock import (
 )
 from optilock.resolvers import OnDelete
 from optilock.testing import count_statements
-from tests.support.models import Account, Animal, Base, Dog, Note, Tag
+from tests.support.models import Account, Animal, Dog, Note, Tag
 from tests.support.two_writers import Do
 from tests.support.work import lines_of
 
@@ -417,13 +417,10 @@ def test_a_statement_that_a_savepoint_takes_back_makes_nothing_ours(
 
 
 @pytest.mark.anyio
-async def test_async_units_verify_and_expect_without_waiting(async_engine: AsyncEngine) -> None:
-    async with async_engine.begin() as connection:
-        await connection.run_sync(
-            lambda sync: Base.metadata.create_all(sync, tables=[Account.__table__])
-        )
-    async with AsyncUnitOfWork(async_engine) as session:
-        session.add_all([Account(id=1, owner="Ada"), Account(id=2, owner="Bob")])
+async def test_async_units_verify_and_expect_without_waiting(
+    async_engine: AsyncEngine, async_store: Any
+) -> None:
+    async_store(Account(id=1, owner="Ada"), Account(id=2, owner="Bob"))
     for ours in (PreconditionFailed, ConcurrencyError):
         with pytest.raises(ours) as caught:
             async with AsyncUnitOfWork(async_engine) as session:
@@ -446,7 +443,6 @@ async def test_async_units_verify_and_expect_without_waiting(async_engine: Async
         mine.owner = "Bea"  # set without being read
         with pytest.raises(ConcurrencyError):
             await session.commit()
-    await async_engine.dispose()
 
 
 # -- rows that are written as well -----------------------------------------------------------------

@@ -290,4 +290,3 @@ async def test_an_async_session_follows_the_same_rule(async_engine):
         mine.title = "mine"
         with pytest.raises(ConcurrencyError):
             await session.commit()
-    await async_engine.dispose()

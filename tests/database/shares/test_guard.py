@@ -395,4 +395,3 @@ async def test_async_sessions_are_asked_too(async_engine) -> None:
         use(session.sync_session, handle)
         (await session.get_one(Task, 1)).title = "mine"
         await session.commit()
-    await async_engine.dispose()

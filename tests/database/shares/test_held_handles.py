@@ -240,7 +240,6 @@ async def async_desks(async_engine: Any) -> Any:
     async with async_engine.begin() as connection:
         await connection.run_sync(Desk.__table__.drop)
         await connection.run_sync(SHARES.tables.drop_all)
-    await async_engine.dispose()
 
 
 @gets_many_heartbeats

@@ -279,7 +279,6 @@ async def test_every_fault_comes_over_an_async_driver(
         assert caught.value.__cause__.connection_invalidated
     async with AsyncSession(async_engine) as session:
         assert (await session.get_one(Account, 1)).balance == 14
-    await async_engine.dispose()
 
 
 @pytest.fixture

@@ -424,21 +424,19 @@ def test_an_error_after_commit_is_no_failure(sessions, heard):
     assert kinds(heard) == ["Committed"]
 
 
-def test_a_cancelled_unit_has_failed(async_engine, heard):
+@pytest.mark.anyio
+async def test_a_cancelled_unit_has_failed(async_engine, heard):
     """B4: async units, in the task of the end, have the same events."""
 
-    async def work() -> None:
-        try:
-            made = async_sessionmaker(async_engine)
-            async with AsyncUnitOfWork(made, name="fine") as session:
-                await session.connection()
-            with pytest.raises(asyncio.CancelledError):
-                async with AsyncUnitOfWork(made, name="cancelled"):
-                    raise asyncio.CancelledError
-        finally:
-            await async_engine.dispose()
-
-    asyncio.run(work())
+    try:
+        made = async_sessionmaker(async_engine)
+        async with AsyncUnitOfWork(made, name="fine") as session:
+            await session.connection()
+        with pytest.raises(asyncio.CancelledError):
+            async with AsyncUnitOfWork(made, name="cancelled"):
+                raise asyncio.CancelledError
+    finally:
+        await async_engine.dispose()
     assert [(type(e), e.name) for e in heard] == [
         (events.Committed, "fine"),
         (events.Failed, "cancelled"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections import Counter
 from collections.abc import Iterator
@@ -347,22 +346,19 @@ def test_a_unit_that_is_found_stored_tells_its_rows(sessions, heard):
     assert [row[1] for row in told(heard)] == [(1,)]
 
 
-def test_the_same_for_asyncio(async_engine, heard):
-    async def story() -> None:
-        made = watch(async_sessionmaker(async_engine))
-        async with async_engine.begin() as connection:
-            await connection.run_sync(lambda c: Shared.metadata.create_all(c, [Sheet.__table__]))
-        async with made.begin() as session:
-            session.add(Sheet(id=1))
-        async with made() as session:
-            (await session.get_one(Sheet, 1)).title = "never"
-            await session.flush()
-            await session.rollback()
-            (await session.get_one(Sheet, 1)).title = "stored"
-            await session.commit()
-        await async_engine.dispose()
+@pytest.mark.anyio
+async def test_the_same_for_asyncio(async_engine, async_tables, heard):
+    async_tables(Sheet)
 
-    asyncio.run(story())
+    made = watch(async_sessionmaker(async_engine))
+    async with made.begin() as session:
+        session.add(Sheet(id=1))
+    async with made() as session:
+        (await session.get_one(Sheet, 1)).title = "never"
+        await session.flush()
+        await session.rollback()
+        (await session.get_one(Sheet, 1)).title = "stored"
+        await session.commit()
     assert [row[:4] for row in told(heard)] == [
         ("insert", (1,), None, 1),
         ("update", (1,), 1, 2),
