@@ -216,10 +216,9 @@ OPERATIONS: dict[str, tuple[bytes, Callable[..., object]]] = {
 
 
 @pytest.fixture
-def leaves(engine: Engine, cut: Cut) -> Iterator[sessionmaker[Session]]:
+def leaves(tables: Any, engine: Engine, cut: Cut) -> Iterator[sessionmaker[Session]]:
     """One row; the sessions are over a line that can be cut, in AUTOCOMMIT mode."""
-    Base.metadata.drop_all(engine)
-    Base.metadata.create_all(engine)
+    tables(Leaf)
     with engine.begin() as connection:
         connection.execute(Leaf.__table__.insert(), {"id": 1, "title": "old", "version": FIRST})
     made = create_engine(

@@ -38,7 +38,7 @@ CACHES = {"another type": lambda: OtherCache(100), "a dict": dict, "none": lambd
 
 
 @pytest.fixture(params=[Counter(), Unique()], ids=repr)
-def page(request, engine):
+def page(request, store):
     """A class of which no flush has written a row, with three rows."""
 
     class Base(DeclarativeBase):
@@ -50,11 +50,8 @@ def page(request, engine):
         id: Mapped[int] = key()
         title: Mapped[str]
 
-    Base.metadata.create_all(engine)
-    with Session(engine) as session, session.begin():
-        session.add_all(Page(id=number, title="old") for number in (1, 2, 3))
-    yield Page
-    Base.metadata.drop_all(engine)
+    store(*(Page(id=number, title="old") for number in (1, 2, 3)))
+    return Page
 
 
 @pytest.fixture

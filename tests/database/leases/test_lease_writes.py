@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import datetime
 import uuid
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -24,7 +23,6 @@ from optilock.leases import ENDLESS, Leasable, LeaseHeld, LeaseLost, acquire, us
 from optilock.leases.columns import columns_in
 from optilock.leases.values import FAR
 from optilock.testing import count_statements
-from tests.support.models import Base as Shared
 from tests.support.ways_classes import ways
 from tests.support.ways_to_write import Lose, forms, over, several
 
@@ -77,12 +75,9 @@ def under_all(session: Session, lease: uuid.UUID = OURS) -> None:
 
 
 @pytest.fixture
-def filled(engine: Engine) -> Iterator[Engine]:
-    Shared.metadata.create_all(engine, tables=TABLES)
-    with Session(engine) as session, session.begin():
-        session.add_all(WAYS.rows())
-    yield engine
-    Shared.metadata.drop_all(engine, tables=TABLES)
+def filled(engine: Engine, store: Any) -> Engine:
+    store(*WAYS.rows())
+    return engine
 
 
 def stored(engine: Engine) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -108,17 +107,13 @@ class Seat(Versioned, Base):
 
 
 @pytest.fixture
-def sessions(engine: Engine) -> Iterator[sessionmaker[Session]]:
-    Base.metadata.create_all(engine)
-    made = watch(sessionmaker(engine, expire_on_commit=False))
-    with made.begin() as session:
-        session.add_all(Page(id=n, title="old") for n in range(1, 5))
-        session.add_all(Dog(id=n, name="Rex") for n in range(1, 4))
-        session.add_all([Ticket(id=1, text="old"), Seat(id=1, text="old"), Clip(id=1)])
-        session.add(Book(id=1, title="old", chapters=[Chapter(id=1), Chapter(id=2)]))
-        session.add_all(Saw(id=n, name="old", teeth=8) for n in range(1, 4))
-    yield made
-    Base.metadata.drop_all(engine)
+def sessions(engine: Engine, store: Any) -> sessionmaker[Session]:
+    store(*(Page(id=n, title="old") for n in range(1, 5)))
+    store(*(Dog(id=n, name="Rex") for n in range(1, 4)))
+    store(Ticket(id=1, text="old"), Seat(id=1, text="old"), Clip(id=1))
+    store(Book(id=1, title="old", chapters=[Chapter(id=1), Chapter(id=2)]))
+    store(*(Saw(id=n, name="old", teeth=8) for n in range(1, 4)))
+    return watch(sessionmaker(engine, expire_on_commit=False))
 
 
 def somebody_else(sessions: sessionmaker[Session], model: Any, key: int, **values: Any) -> None:

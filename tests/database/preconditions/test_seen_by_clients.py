@@ -6,7 +6,6 @@ import datetime
 import enum
 import pickle
 import uuid
-from collections.abc import Iterator
 from decimal import Decimal
 from typing import Any
 
@@ -279,14 +278,9 @@ SIGNING = ETags(keys=["a secret of sixteen bytes or more"])
 
 
 @pytest.fixture
-def sheets(engine: Engine) -> Iterator[sessionmaker[Session]]:
-    Sheets.metadata.drop_all(engine)
-    Sheets.metadata.create_all(engine)
-    sessions = watch(sessionmaker(engine))
-    with sessions.begin() as session:
-        session.add(Sheet(id=1, **STORED))
-    yield sessions
-    Sheets.metadata.drop_all(engine)
+def sheets(engine: Engine, store: Any) -> sessionmaker[Session]:
+    store(Sheet(id=1, **STORED))
+    return watch(sessionmaker(engine))
 
 
 def sheet(sessions: sessionmaker[Session]) -> dict[str, Any]:

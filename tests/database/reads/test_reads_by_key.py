@@ -94,15 +94,11 @@ ASKED = [
 ]
 
 
-@pytest.fixture
-def engine(engine):
-    Base.metadata.create_all(engine)
-    with Session(engine) as session, session.begin():
-        session.add_all([Author(id=1, name="Ada", books=[Book(id=1), Book(id=2)])])
-        session.add_all([Place(row="A", number=1), Dog(id=1, barks="loudly"), Cat(id=2)])
-        session.add_all([Unversioned(id=1), Always(id=1, name="one")])
-    yield engine
-    Base.metadata.drop_all(engine)
+@pytest.fixture(autouse=True)
+def rows(store):
+    store(Author(id=1, name="Ada", books=[Book(id=1), Book(id=2)]))
+    store(Place(row="A", number=1), Dog(id=1, barks="loudly"), Cat(id=2))
+    store(Unversioned(id=1), Always(id=1, name="one"))
 
 
 @pytest.fixture

@@ -193,10 +193,8 @@ def whole():
 
 
 @pytest.fixture
-def stored_note(engine):
-    Base.metadata.create_all(engine)
-    with Session(engine) as session, session.begin():
-        session.add(Note(id=1, text="old", n=1))
+def stored_note(engine, store):
+    store(Note(id=1, text="old", n=1))
 
     def stored() -> tuple[str, int]:
         Compared.fails = False

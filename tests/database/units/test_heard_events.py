@@ -64,13 +64,9 @@ class Thesis(Paper):
 
 
 @pytest.fixture
-def sessions(engine: Engine) -> Iterator[sessionmaker[Session]]:
-    Base.metadata.create_all(engine)
-    made = watch(sessionmaker(engine))
-    with made.begin() as session:
-        session.add_all([Paper(id=1, title="a"), Thesis(id=2, title="b", school="c"), Note(id=1)])
-    yield made
-    Base.metadata.drop_all(engine)
+def sessions(engine: Engine, store: Any) -> sessionmaker[Session]:
+    store(Paper(id=1, title="a"), Thesis(id=2, title="b", school="c"), Note(id=1))
+    return watch(sessionmaker(engine))
 
 
 @pytest.fixture

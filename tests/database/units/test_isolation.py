@@ -38,14 +38,9 @@ def two_doctors() -> list[Doctor]:
 
 
 @pytest.fixture
-def sessions(engine: Engine) -> Iterator[sessionmaker[Session]]:
-    Base.metadata.drop_all(engine)
-    Base.metadata.create_all(engine)
-    made = sessionmaker(engine)
-    with made.begin() as session:
-        session.add_all(two_doctors())
-    yield made
-    Base.metadata.drop_all(engine)
+def sessions(engine: Engine, store: Any) -> sessionmaker[Session]:
+    store(*two_doctors())
+    return sessionmaker(engine)
 
 
 def shifts(session: Session, doctor_id: int) -> int:

@@ -59,14 +59,9 @@ def two_accounts() -> list[Account]:
 
 
 @pytest.fixture
-def sessions(engine: Engine) -> Iterator[sessionmaker[Session]]:
-    Base.metadata.drop_all(engine)
-    Base.metadata.create_all(engine)
-    made = sessionmaker(engine)
-    with made.begin() as session:
-        session.add_all(two_accounts())
-    yield made
-    Base.metadata.drop_all(engine)
+def sessions(engine: Engine, store: Any) -> sessionmaker[Session]:
+    store(*two_accounts())
+    return sessionmaker(engine)
 
 
 def stored(sessions: Any) -> list[int]:

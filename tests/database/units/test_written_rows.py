@@ -77,12 +77,9 @@ def heard() -> Iterator[list[events.Written]]:
 
 
 @pytest.fixture
-def sessions(engine, tables) -> sessionmaker[Session]:
-    tables(Sheet)
-    made = watch(sessionmaker(engine))
-    with made.begin() as session:
-        session.add_all([Sheet(id=number, editor="ada") for number in range(1, 5)])
-    return made
+def sessions(engine, store) -> sessionmaker[Session]:
+    store(*(Sheet(id=number, editor="ada") for number in range(1, 5)))
+    return watch(sessionmaker(engine))
 
 
 def told(heard: list[events.Written]) -> list[tuple[Any, ...]]:
