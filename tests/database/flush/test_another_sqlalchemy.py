@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 import sqlalchemy
-from sqlalchemy import Column, Connection, Engine, Pool, String, Table, event, inspect, update
-from sqlalchemy.orm import DeclarativeBase, Mapped, Mapper, Session, sessionmaker
+from sqlalchemy import Column, Connection, Engine, Pool, Table, event, inspect, update
+from sqlalchemy.orm import Mapped, Mapper, Session, sessionmaker
 from sqlalchemy.util import LRUCache
 
 from optilock import ConcurrencyError, ConfigurationError, UnitOfWork, Versioned, events, watch
@@ -27,7 +27,7 @@ from optilock.watched.guard import self_test
 from optilock.watched.guard.own_flush import installed_release
 from optilock.watched.guard.release import check_release
 from optilock.watched.guard.self_test import find_faults
-from tests.support.models import key
+from tests.support.models import key, own_base
 
 
 class OtherCache(LRUCache):
@@ -41,8 +41,7 @@ CACHES = {"another type": lambda: OtherCache(100), "a dict": dict, "none": lambd
 def page(request, store):
     """A class of which no flush has written a row, with three rows."""
 
-    class Base(DeclarativeBase):
-        type_annotation_map = {str: String(60)}
+    Base = own_base()
 
     class Page(Versioned, Base):
         __tablename__ = "as_pages"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 from sqlalchemy import ForeignKey, String, delete, event, select, text, update
 from sqlalchemy.orm import (
-    DeclarativeBase,
     Mapped,
     Session,
     make_transient_to_detached,
@@ -28,6 +27,7 @@ from tests.support.models import (
     Post,
     Vehicle,
     key,
+    own_base,
 )
 
 
@@ -530,8 +530,7 @@ def elsewhere(engine, tmp_path):
             connection.execute(text(f"DROP SCHEMA {quoted}{cascade(family)}"))
 
 
-class FarBase(DeclarativeBase):
-    type_annotation_map = {str: String(60)}
+FarBase = own_base()
 
 
 class Far(Versioned, FarBase):

@@ -42,8 +42,7 @@ from optilock.leases import (
     Names,
     Under,
 )
-from tests.support.models import Base as Shared
-from tests.support.models import key
+from tests.support.models import key, own_base
 from tests.support.ways_classes import ways
 from tests.support.ways_to_write import Lose, forms, over, several
 
@@ -51,12 +50,7 @@ NAMES = Names(table="rows_names", policy=LeasePolicy(shortest=0.1))
 ALL = Name("every's row", NAMES)
 EVERY = LeasePolicy(all_rows=ALL)
 
-
-class Base(DeclarativeBase):
-    """A registry of its own, so that names of classes meet no names of other tests."""
-
-    metadata = Shared.metadata
-    type_annotation_map = Shared.type_annotation_map
+Base = own_base()
 
 
 WAYS = ways("rows", __lease_policy__=EVERY)

@@ -39,8 +39,7 @@ from optilock.preconditions import merge_changes, sign_seen
 from optilock.preconditions.entity_tags import ETags
 from optilock.resolvers import merge_text, per_field
 from optilock.resolvers.diff3 import normalize_line_ends
-from tests.support.models import Account, Decided
-from tests.support.models import Base as Shared
+from tests.support.models import Account, Decided, own_base
 from tests.support.two_writers import Do
 
 LOADED = {"owner": "Ada", "note": "n"}
@@ -150,9 +149,7 @@ def test_a_forged_one_opens_no_merge(
         assert stored(model, 1)[name] == "later"
 
 
-class Base(DeclarativeBase):
-    metadata = Shared.metadata
-    type_annotation_map = Shared.type_annotation_map
+Base = own_base()
 
 
 class Point:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import pytest
 from sqlalchemy import ForeignKey, String, select, text
 from sqlalchemy.orm import (
-    DeclarativeBase,
     Mapped,
     Session,
     deferred,
@@ -34,11 +33,9 @@ from optilock import (
     watch,
 )
 from optilock.testing import count_statements
-from tests.support.models import key
+from tests.support.models import key, own_base
 
-
-class Base(DeclarativeBase):
-    type_annotation_map = {str: String(60)}
+Base = own_base()
 
 
 class Article(Versioned, Base):

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from sqlalchemy import ForeignKey, String, event, select
+from sqlalchemy import ForeignKey, event, select
 from sqlalchemy.exc import InvalidRequestError
 from sqlalchemy.orm import (
-    DeclarativeBase,
     Mapped,
     Session,
     loading,
@@ -18,11 +17,9 @@ from sqlalchemy.orm import (
 
 from optilock import ConcurrencyError, UnitOfWork, Versioned, watch
 from optilock.testing import count_statements
-from tests.support.models import key
+from tests.support.models import key, own_base
 
-
-class Base(DeclarativeBase):
-    type_annotation_map = {str: String(60)}
+Base = own_base()
 
 
 class Author(Versioned, Base):

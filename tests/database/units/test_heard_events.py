@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, ForeignKey, String, delete, select, update
+from sqlalchemy import Engine, ForeignKey, delete, select, update
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import async_sessionmaker
-from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sessionmaker
+from sqlalchemy.orm import Mapped, Session, mapped_column, sessionmaker
 
 from optilock import (
     AsyncUnitOfWork,
@@ -34,12 +34,11 @@ from optilock import (
 from optilock.resolvers import OnDelete, per_field
 from optilock.unit import Isolation
 from optilock.web.conditions import version_mismatch
+from tests.support.models import own_base
 
 Do = Callable[..., Any]
 
-
-class Base(DeclarativeBase):
-    type_annotation_map = {str: String(60)}
+Base = own_base()
 
 
 class Paper(Versioned, Base):

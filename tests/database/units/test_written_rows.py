@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from sqlalchemy import delete, event, insert, inspect, select, update
 from sqlalchemy.ext.asyncio import async_sessionmaker
-from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sessionmaker
+from sqlalchemy.orm import Mapped, Session, mapped_column, sessionmaker
 
 from optilock import (
     ConcurrencyError,
@@ -30,16 +30,13 @@ from optilock import (
     watch,
 )
 from optilock.testing import count_statements
-from tests.support.models import Base as Shared
+from tests.support.models import own_base
 from tests.support.ways_classes import ways
 from tests.support.ways_to_write import over
 
 pytestmark = pytest.mark.engines("sqlite-wal", "postgresql", "mariadb")
 
-
-class Base(DeclarativeBase):
-    metadata = Shared.metadata
-    type_annotation_map = Shared.type_annotation_map
+Base = own_base()
 
 
 class Sheet(Versioned, Base):
@@ -107,12 +104,10 @@ def stored(session: Session) -> dict[tuple[type[Any], Any], tuple[Any, ...]]:
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if case.__name__ not in UNKNOWN])
-def test_each_row_that_changed_is_told_once_and_no_other(engine, heard, case):
+def test_each_row_that_changed_is_told_once_and_no_other(engine, store, heard, case):
     """The stored rows before and after are compared; one event may stand for several rows."""
-    Shared.metadata.create_all(engine, WAYS.tables)
+    store(*WAYS.rows())
     made = watch(sessionmaker(engine), on_conflict=client_wins)
-    with made.begin() as session:
-        session.add_all(WAYS.rows())
     with made() as session:
         before = stored(session)
     heard.clear()
