@@ -283,15 +283,6 @@ class Counted(Versioned, Base):
     name: Mapped[str | None]
 
 
-class Quoted(Versioned, Base):
-    """Every name must be quoted."""
-
-    __tablename__ = "select"
-    __version_token__ = Counter(name="version", column="Order By")
-    id: Mapped[int] = mapped_column("From", primary_key=True, autoincrement=False)
-    name: Mapped[str | None] = mapped_column("Group")
-
-
 class Clock(Versioned, Base):
     """The server's time is the version."""
 

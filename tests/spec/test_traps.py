@@ -31,7 +31,6 @@ from tests.spec.models import (
     Blob,
     Dirty,
     Doc,
-    Grown,
     Kid,
     Line,
     Mark,
@@ -43,14 +42,13 @@ from tests.spec.models import (
     Sheet,
     Whole,
 )
-from tests.spec.steps import alive, reload, statement, stub, told
+from tests.spec.steps import alive, statement, stub, told
 from tests.support.models import (
     Animal,
     Dog,
     Eager,
     File,
     Folder,
-    Note,
     Page,
     Post,
     Settings,
@@ -59,48 +57,6 @@ from tests.support.models import (
 )
 
 # -- state and recovery ----------------------------------------------------------------------------
-
-
-@alive
-def test_after_a_refused_flush_nothing_of_ours_is_lost(store, watched, other, stored, refused):
-    """trap 1: the transaction is alive, the edit is there, the insert and the delete are done."""
-    store(*(Doc(id=n, name="a") for n in (1, 2)))
-    session = watched(autoflush=False)
-    doc = session.get_one(Doc, 1)
-    doc.name = "ours"
-    session.add(Doc(id=3, name="new"))
-    session.delete(session.get_one(Doc, 2))
-    other(Doc, 1, name="theirs")
-    [entry] = refused(session).entries
-
-    assert session.is_active
-    assert doc.__dict__["name"] == "ours"
-    assert session.is_modified(doc)
-    assert entry.current["name"] == "ours"
-    reload(session, doc)
-    session.commit()
-    assert [(stored(Doc, n) or {}).get("name") for n in (1, 2, 3)] == ["theirs", None, "new"]
-
-
-@alive
-def test_a_stale_object_at_the_door_of_a_savepoint_leaves_the_work_before_it(
-    store, watched, other, stored
-):
-    """trap 2: ``begin_nested`` flushes before the savepoint exists."""
-    store(*(Doc(id=n, name="a") for n in (1, 2)))
-    session = watched()
-    one, two = session.get_one(Doc, 1), session.get_one(Doc, 2)
-    other(Doc, 2, name="theirs")
-    one.name = "ours"
-    session.flush()
-    two.name = "ours"
-    with pytest.raises(ConcurrencyError):
-        session.begin_nested()
-    assert session.is_active
-    reload(session, two)
-    session.commit()
-
-    assert [stored(Doc, n)["name"] for n in (1, 2)] == ["ours", "theirs"]
 
 
 @alive
@@ -147,29 +103,6 @@ def test_a_query_that_flushes_tells_the_conflict_and_the_unit_catches_it(
 
     assert [isinstance(step, Session) for step in ran] == [True, True, False]
     assert (stored(Doc, 1)["name"], stored(Doc, 1)["other"]) == ("ours", "theirs")
-
-
-def test_after_a_rollback_a_second_save_does_not_overwrite(store, watched, other, stored, refused):
-    """trap 5: nor does one that sets the value again, until the row was read again."""
-    store(Doc(id=1, name="a"))
-    session = watched()
-    doc = session.get_one(Doc, 1)
-    doc.name = "ours"
-    other(Doc, 1, name="theirs")
-    refused(session)
-    session.rollback()
-    session.commit()
-    assert stored(Doc, 1)["name"] == "theirs"
-    for _ in range(2):
-        doc.name = "ours"
-        [entry] = told(session).entries
-        assert (entry.original["version"], entry.database["version"]) == (1, 2)
-        session.rollback()
-    assert stored(Doc, 1)["name"] == doc.name == "theirs"
-    doc.name = "ours"
-    session.commit()
-
-    assert stored(Doc, 1)["version"] == 3
 
 
 def test_after_savepoints_the_version_is_that_of_each(store, watched, stored):
@@ -248,28 +181,6 @@ def remove(session, row):
     session.delete(row)
 
 
-both = pytest.mark.parametrize("act", [edit, remove])
-
-
-@both
-@pytest.mark.parametrize("count", [1, 3])
-def test_a_row_whose_version_is_null_is_refused_and_not_a_failed_statement(
-    store, watched, engine, stored, act, count
-):
-    """trap 11: alone and in a batch; the transaction is alive."""
-    store(*(Grown(id=n, name="a") for n in range(count)))
-    statement(engine, Grown, 0, version=None)
-    session = watched()
-    for row in session.scalars(select(Grown)):
-        act(session, row)
-    with pytest.raises(ConfigurationError, match=r"Grown \(0,\)"):
-        session.flush()
-    assert session.is_active
-    session.rollback()
-
-    assert stored(Grown, 0) == {"id": 0, "name": "a", "version": None}
-
-
 @pytest.mark.parametrize("model", [Whole, Dirty])
 def test_compared_values_may_be_null_and_are_those_that_were_loaded(
     store, watched, engine, stored, refused, model
@@ -329,43 +240,6 @@ def test_versions_of_bytes_match_whatever_holds_them(store, watched, stored, kin
     assert stored(Blob, 1)["name"] == "ours"
 
 
-def test_a_version_given_to_an_insert_is_refused_and_a_row_switch_is_checked(
-    store, watched, other, stored, refused
-):
-    """trap 14: SQLAlchemy would store 1 without a word."""
-    with pytest.raises(ConfigurationError):
-        Doc(id=1, version=41)
-    store(Doc(id=1, name="a"))
-    session = watched()
-    session.delete(session.get_one(Doc, 1))
-    session.add(Doc(id=1, name="ours"))
-    other(Doc, 1, name="theirs")
-    refused(session)
-    session.rollback()
-
-    assert stored(Doc, 1)["name"] == "theirs"
-
-
-@pytest.mark.parametrize("act", ["edit", "delete"])
-def test_a_random_version_tells_a_row_from_its_predecessor(
-    store, watched, gone, stored, refused, act
-):
-    """trap 15: a counter would begin at 1 again."""
-    store(Note(id=1, text="a"))
-    session = watched()
-    note = session.get_one(Note, 1)
-    gone(Note, 1)
-    store(Note(id=1, text="theirs"))
-    if act == "edit":
-        note.text = "ours"
-    else:
-        session.delete(note)
-    refused(session)
-    session.rollback()
-
-    assert stored(Note, 1)["text"] == "theirs"
-
-
 @pytest.mark.parametrize("count", [1, 3])
 def test_a_counter_goes_beyond_32_bits(store, watched, stored, engine, count):
     """trap 16"""
@@ -382,20 +256,6 @@ def test_a_counter_goes_beyond_32_bits(store, watched, stored, engine, count):
 
 
 # -- counting rows ---------------------------------------------------------------------------------
-
-
-def test_of_many_deletes_the_one_that_missed_is_named(store, watched, other, refused, stored):
-    """trap 17: they go in one batch, whose total names nobody."""
-    store(*(Doc(id=n, name="a") for n in (1, 2, 3)))
-    session = watched()
-    for doc in session.scalars(select(Doc)):
-        session.delete(doc)
-    other(Doc, 2, name="theirs")
-    error = refused(session)
-    session.rollback()
-
-    assert [(e.identity, e.action) for e in error.entries] == [((2,), "delete")]
-    assert [stored(Doc, n)["name"] for n in (1, 2, 3)] == ["a", "theirs", "a"]
 
 
 @pytest.mark.parametrize("count", [1, 3])

@@ -131,6 +131,7 @@ def test_a_change_of_the_child_table_alone_moves_the_version(store, watched, sto
 def test_changes_of_either_table_conflict(
     store, watched, other, refused, stored, count, ours, theirs
 ):
+    """EF-34"""
     dogs(store, count)
     session = watched()
     for dog in session.scalars(select(Dog)):

@@ -86,6 +86,7 @@ def settled(session, obj, stored, key=0):
     ],
 )
 def test_both_updated(store, watched, other, stored, count, resolver, expected):
+    """EF-52"""
     session, account = prepared(store, watched, resolver, count)
     account.owner, account.balance = "ours", 10
     other(Account, 0, balance=5, note="theirs")
@@ -251,6 +252,7 @@ def test_we_delete_and_it_is_refused(store, watched, other, refused, stored, cou
 @rows
 @pytest.mark.parametrize("resolver", [client_wins, store_wins, merge_fields, sum_of_both])
 def test_both_deleted_and_nothing_is_left_to_do(store, watched, gone, stored, count, resolver):
+    """EF-16"""
     session, account = prepared_to_delete(store, watched, resolver, count)
     gone(Account, 0)
     session.flush()
@@ -263,6 +265,7 @@ def test_both_deleted_and_nothing_is_left_to_do(store, watched, gone, stored, co
 
 @rows
 def test_both_deleted_and_it_is_refused(store, watched, gone, refused, count):
+    """EF-16"""
     session, _ = prepared_to_delete(store, watched, reject, count)
     gone(Account, 0)
     [entry] = refused(session).entries

@@ -186,7 +186,7 @@ def test_a_parent_whose_link_is_gone_is_not_told_as_stale(store, watched, unlink
 
 @alive
 def test_a_link_that_both_add_is_an_integrity_error(store, watched, engine, links):
-    """EF-13."""
+    """EF-13"""
     posts(store)
     store(Post(id=2, title="b"))
     session = watched(merge_fields)
@@ -194,24 +194,27 @@ def test_a_link_that_both_add_is_an_integrity_error(store, watched, engine, link
     post.tags.append(tag)
     with engine.begin() as connection:
         connection.execute(insert(post_tags).values(post_id=2, tag_id=1))
-    with pytest.raises(IntegrityError):
+    with pytest.raises(IntegrityError) as caught:
         session.commit()
     session.rollback()
 
+    assert not isinstance(caught.value, ConcurrencyError)
     assert (2, 1) in links()
+    assert post.tags == [tag]
 
 
 def test_a_row_that_both_add_is_an_integrity_error(store, watched, stored):
-    """EF-15."""
+    """EF-15, EC-10, HB-20"""
     store(Post(id=2, title="theirs"))
     session = watched(merge_fields)
     session.add(Post(id=1, title="ours"))
     store(Post(id=1, title="theirs"))
-    with pytest.raises(IntegrityError):
+    with pytest.raises(IntegrityError) as caught:
         session.commit()
     session.rollback()
 
-    assert stored(Post, 1)["title"] == "theirs"
+    assert not isinstance(caught.value, ConcurrencyError)
+    assert (stored(Post, 1)["title"], stored(Post, 1)["version"]) == ("theirs", 1)
 
 
 @pytest.mark.needs(

@@ -80,6 +80,7 @@ def named(cases):
 
 @pytest.mark.parametrize(("change", "number"), named(FLUSH))
 def test_a_flush_sends_no_more_than_the_writes(store, watched, engine, change, number) -> None:
+    """RL-23"""
     store(*(Item(id=n, value=0) for n in range(1000)))
     session = watched()
     change(session, number)

@@ -235,6 +235,7 @@ def test_what_can_be_no_version_is_refused_and_promises_nothing(
 def test_expect_is_refused_for_objects_that_nobody_would_check(
     account: Any, store: Do, watched: Do, engine: Engine
 ) -> None:
+    """HB-27"""
     store(Tag(id=1))
     session = watched()
     with pytest.raises(ConfigurationError, match="no version"):
@@ -259,6 +260,7 @@ def test_expect_is_refused_for_objects_that_nobody_would_check(
 def test_an_expected_row_that_moved_is_never_resolved(
     account: Any, watched: Do, other: Do, stored: Do, refused: Do, resolver: Any
 ) -> None:
+    """RL-16"""
     session = watched(resolver)
     mine = session.get(Account, 1)
     expect(mine, OWN)

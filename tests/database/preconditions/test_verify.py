@@ -149,6 +149,7 @@ def test_the_look_and_the_last_writes_are_in_the_order_of_the_keys(
 
 
 def test_verifying_a_class_without_a_version_is_refused(store: Do, watched: Do) -> None:
+    """HB-27"""
     store(Tag(id=1))
     with pytest.raises(ConfigurationError, match="no version"):
         verify(watched().get(Tag, 1))

@@ -206,7 +206,7 @@ def test_a_delete_of_an_expired_object_conflicts(
 def test_a_stale_object_stays_stale_until_it_is_read(
     account: Any, watched: Do, other: Do, stored: Do, refused: Do
 ) -> None:
-    """RL-06: after the conflict and a rollback the next attempt conflicts again."""
+    """RL-06, trap 5: after the conflict and a rollback the next attempt conflicts again."""
     session = watched()
     mine = session.get(Account, 1)
     session.rollback()
