@@ -6,7 +6,7 @@ import dataclasses
 import secrets
 from typing import Any
 
-from sqlalchemy import JSON, BigInteger, Column, Float, ForeignKey, LargeBinary, String, Table, Uuid
+from sqlalchemy import JSON, Column, Float, ForeignKey, LargeBinary, String, Table, Uuid
 from sqlalchemy.ext.mutable import MutableComposite
 from sqlalchemy.orm import DeclarativeBase, Mapped, composite, mapped_column, relationship
 
@@ -159,16 +159,6 @@ class OwnDog(OwnAnimal):
     id: Mapped[int] = mapped_column(ForeignKey("spec_own_animals.id"), primary_key=True)
     tricks: Mapped[str | None]
     __mapper_args__ = {"polymorphic_identity": "dog"}
-
-
-class Grown(Versioned, Base):
-    """The column was added later, and may be NULL."""
-
-    __tablename__ = "spec_grown"
-    __version_token__ = Counter()
-    id: Mapped[int] = key()
-    name: Mapped[str | None]
-    version: Mapped[int | None] = mapped_column(BigInteger)
 
 
 class Whole(Versioned, Base):

@@ -302,7 +302,7 @@ def test_what_needs_a_version_says_so_where_there_is_none(store, watched):
 
 
 def test_an_upsert_by_merge_inserts_moves_or_refuses(store, watched, other, stored):
-    """HB-31: SQLAlchemy's upsert of an object is ``merge``."""
+    """HB-31, SA-16: SQLAlchemy's upsert of an object is ``merge``."""
     store(Doc(id=9))
     session = watched()
     session.merge(Doc(id=1, name="inserted"))
@@ -444,7 +444,7 @@ def a_copy(session, cls, **values):
 
 @pytest.mark.parametrize("copied", [True, False])
 def test_a_copy_of_a_row_that_is_gone_is_not_inserted_again(store, watched, gone, stored, copied):
-    """HB-21: unless it never had a version, so that nobody can say that there was a row."""
+    """HB-21, trap 33: unless it never had a version: nobody can say that there was a row."""
     store(Doc(id=1, name="a"))
     session = watched()
     copy = a_copy(session, Doc, name="ours") if copied else Doc(id=1, name="ours")

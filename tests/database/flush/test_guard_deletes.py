@@ -55,7 +55,7 @@ def test_rows_that_nobody_changed_are_deleted(store, watched, engine, many):
 
 @pytest.mark.parametrize("many", [1, 2, 10])
 def test_a_row_that_was_changed_is_not_deleted(store, watched, other, refused, stored, many):
-    """RL-05, RL-32, trap 17"""
+    """RL-05, RL-32, trap 17, DJ-16"""
     store(*(Account(id=n) for n in range(many)))
     session = watched()
     rows = session.scalars(select(Account).order_by(Account.id)).all()
@@ -149,7 +149,7 @@ def test_an_edited_row_that_is_deleted_is_a_delete(store, watched, other, refuse
 
 @pytest.mark.parametrize("model", [Account, Note])
 def test_a_row_that_is_replaced_by_a_new_object_is_checked(store, watched, other, refused, model):
-    """trap 14"""
+    """trap 14, SA-28, SA-29"""
     name = "owner" if model is Account else "text"
     store(model(id=1, **{name: "a"}), model(id=2, **{name: "a"}))
     session = watched()
@@ -159,10 +159,12 @@ def test_a_row_that_is_replaced_by_a_new_object_is_checked(store, watched, other
     [entry] = refused(session).entries
 
     assert (entry.identity, entry.database[name]) == ((1,), "theirs")
+    assert entry.original["version"] != entry.database["version"]
 
 
 @pytest.mark.parametrize("model", [Account, Note])
 def test_a_row_that_is_replaced_moves_its_version(store, watched, stored, model):
+    """SA-28, SA-29"""
     name = "owner" if model is Account else "text"
     store(model(id=1, **{name: "a"}))
     before = stored(model, 1)["version"]
@@ -285,6 +287,7 @@ def test_a_parent_that_both_deleted_is_gone(store, watched, gone, engine, resolv
 def test_a_child_that_was_changed_keeps_its_parent_from_being_deleted(
     store, watched, other, refused, engine
 ):
+    """trap 32"""
     a_post(store)
     session = watched()
     session.delete(session.get_one(Post, 1))
@@ -382,6 +385,7 @@ def test_links_alone_do_not_touch_the_row(store, watched, stored, engine):
 def test_rows_that_the_database_deletes_go_only_with_their_parent(
     store, watched, other, refused, engine
 ):
+    """trap 32"""
     if engine.dialect.name == "sqlite":
         from sqlalchemy import event
 

@@ -275,6 +275,7 @@ def test_values_that_are_changed_later_do_not_change_the_entry(store, watched, o
 def test_the_original_of_a_value_that_is_changed_in_place_is_known(
     count, store, watched, other, refused
 ):
+    """trap 31"""
     store(*(Settings(id=n, data={"a": 1}, name="x") for n in range(count)))
     session = watched()
     for row in session.scalars(select(Settings)):

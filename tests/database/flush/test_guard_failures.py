@@ -159,7 +159,7 @@ def version_of(n):
 def test_a_row_without_a_version_cannot_be_checked_and_keeps_its_edits(
     no_version, watched, ids, resolver
 ):
-    """RL-18, RL-20, RL-21, trap 11"""
+    """RL-18, RL-20, RL-21, trap 11, EX-15"""
     no_version(*ids)
     session = watched(resolver)
     for row in session.scalars(select(Account)):
@@ -193,6 +193,7 @@ def test_a_row_without_a_version_is_not_deleted(no_version, watched, stored, ids
 
 
 def test_a_repaired_table_goes_on(no_version, watched, stored, engine):
+    """EX-15"""
     no_version(1, 2)
     session = watched()
     session.execute(text("UPDATE accounts SET version = 1 WHERE version IS NULL"))
@@ -207,6 +208,7 @@ def test_a_repaired_table_goes_on(no_version, watched, stored, engine):
 
 
 def test_a_driver_that_cannot_count_is_refused_when_it_is_watched(engine, monkeypatch):
+    """SA-13"""
     monkeypatch.setattr(engine.dialect, "supports_sane_rowcount", False)
 
     with pytest.raises(ConfigurationError, match="how many rows"):
@@ -214,15 +216,19 @@ def test_a_driver_that_cannot_count_is_refused_when_it_is_watched(engine, monkey
 
 
 @rows
+@pytest.mark.parametrize("delete", [False, True])
 def test_a_driver_that_cannot_count_is_refused_when_it_writes(
-    store, watched_on, engine, stored, monkeypatch, count
+    store, watched_on, engine, stored, monkeypatch, count, delete
 ):
-    """The session is bound late, so ``watch`` cannot know."""
+    """SA-13: the session is bound late, so ``watch`` cannot know."""
     store(*(Account(id=n, owner="a") for n in range(count)))
     session = watched_on(None)
     session.bind = engine
     for row in session.scalars(select(Account)):
-        row.owner = "ours"
+        if delete:
+            session.delete(row)
+        else:
+            row.owner = "ours"
     monkeypatch.setattr(engine.dialect, "supports_sane_rowcount", False)
     with pytest.raises(ConfigurationError, match="how many rows"):
         session.flush()
@@ -236,7 +242,7 @@ def test_a_driver_that_cannot_count_is_refused_when_it_writes(
 def test_a_driver_that_cannot_add_up_is_counted_row_by_row(
     store, watched, other, refused, stored, engine, monkeypatch, count, delete
 ):
-    """asyncpg, some drivers of MariaDB: ``executemany`` has no row count there."""
+    """SA-12, SA-53: asyncpg, some drivers of MariaDB: ``executemany`` has no row count there."""
     monkeypatch.setattr(engine.dialect, "supports_sane_multi_rowcount", False)
     store(*(Note(id=n, text="a") for n in range(count)))
     session = watched()

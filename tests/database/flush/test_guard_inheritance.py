@@ -114,6 +114,7 @@ def test_ignored_columns_of_a_child_do_not_move_it_beside_values_that_stay(
 
 @rows
 def test_a_change_of_the_child_table_alone_moves_the_version(store, watched, stored, count):
+    """SA-31"""
     dogs(store, count)
     session = watched()
     for dog in session.scalars(select(Dog)):
@@ -253,6 +254,7 @@ def test_rows_of_one_table_and_several_classes(store, watched, other, refused, s
 def test_a_version_in_the_child_table_guards_both(
     store, watched, other, refused, stored, count, ours
 ):
+    """SA-32"""
     store(*(Car(id=n, name="a", doors=2) for n in range(count)))
     session = watched()
     value = 4 if ours == "doors" else "ours"

@@ -36,6 +36,7 @@ def identities(error):
 def test_rows_that_nobody_changed_are_written_and_their_versions_move(
     store, watched, stored, count
 ):
+    """SA-05"""
     store(*accounts(count))
     session = watched()
     edit_all(session, balance=-1)
@@ -185,7 +186,7 @@ def test_a_random_token_is_checked_like_a_number(store, watched, other, refused,
 def test_a_row_that_was_made_anew_does_not_pass_for_its_predecessor(
     store, watched, gone, engine, refused
 ):
-    """trap 15"""
+    """trap 15, SA-30"""
     store(Note(id=1, text="a"), Note(id=2, text="a"))
     session = watched()
     edit_all(session, Note, text="b")

@@ -83,6 +83,7 @@ def posts(store, count=1):
 @alive
 @pytest.mark.parametrize("taken", [1, 2])
 def test_a_link_that_is_gone_is_an_error_of_its_own(store, watched, unlink, links, taken):
+    """trap 20"""
     posts(store)
     session = watched()
     post = session.get_one(Post, 1)
@@ -262,7 +263,7 @@ def test_who_deletes_link_rows_himself_in_a_flush_is_not_told_of_gone_ones(
 
 @alive
 def test_a_row_without_a_version_that_is_gone_is_sqlalchemys_own_error(store, watched, engine):
-    """SA-51."""
+    """SA-51"""
     store(Tag(id=1, name="x"))
     session = watched()
     session.get_one(Tag, 1).name = "y"

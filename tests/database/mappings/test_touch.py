@@ -71,7 +71,7 @@ def test_the_version_moves_by_one_though_nothing_changes(store, watched, stored,
 
 
 def test_a_dirty_object_moves_by_one_as_well(store, watched, stored):
-    """HB-29"""
+    """HB-29, trap 26"""
     store(Account(id=1))
     session = watched()
     account = session.get_one(Account, 1)
@@ -291,6 +291,7 @@ def test_a_resolver_settles_a_touch(store, watched, other, stored, resolver, ver
 
 
 def test_new_and_deleted_objects_are_left_alone(store, watched, stored):
+    """trap 26"""
     store(Account(id=1))
     session = watched()
     new, old = Account(id=2), session.get_one(Account, 1)
@@ -365,6 +366,7 @@ def test_the_row_is_checked_all_the_same(store, watched, other, stored, many):
 
 
 def test_only_the_named_classes_and_objects_stand_still(store, watched, stored):
+    """DJ-10"""
     store(Account(id=1), Account(id=2), Note(id=1), Page(id=1))
     session = watched()
     one, two = session.get_one(Account, 1), session.get_one(Account, 2)

@@ -119,6 +119,7 @@ def test_the_tag_that_etag_of_gave_is_expected_for_a_random_version(
     ],
 )
 def test_a_tag_that_is_another_one_never_matches(account: Any, watched: Do, sent: str) -> None:
+    """DJ-13"""
     mine = watched().get(Account, 1)
     with pytest.raises(PreconditionFailed):
         expect(mine, sent)
@@ -207,6 +208,7 @@ def test_tags_that_werkzeug_has_parsed_are_taken(account: Any, watched: Do) -> N
 def test_what_a_client_got_wrong_is_no_mistake_of_the_program(
     account: Any, watched: Do, wrong: object, status: int
 ) -> None:
+    """DJ-13"""
     session = watched(client_wins)
     mine = session.get(Account, 1)
     with pytest.raises(BadPrecondition, match="Account") as caught:

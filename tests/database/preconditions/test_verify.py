@@ -231,6 +231,7 @@ def test_a_row_that_was_refreshed_counts_from_the_first_sight(
 def test_rows_that_we_write_or_delete_are_not_read_again(
     account: Any, sessions: Any, engine: Engine
 ) -> None:
+    """trap 26"""
     with count_statements(engine) as sent, UnitOfWork(sessions, verify_reads=True) as session:
         first, second = session.get_one(Account, 1), session.get_one(Account, 2)
         first.owner = "Eve"
@@ -279,7 +280,7 @@ def test_classes_without_a_version_are_left_out(store: Do, sessions: Any, engine
 def test_the_rows_stay_as_they_are_until_commit(
     account: Any, sessions: Any, other: Do, engine: Engine
 ) -> None:
-    """Between the look and COMMIT nobody comes in."""
+    """trap 26: between the look and COMMIT nobody comes in."""
     tried: list[bool] = []
 
     def work() -> None:
@@ -329,7 +330,7 @@ def test_the_unit_runs_again_with_what_is_stored_now(
 def test_two_doctors_do_not_both_go_off_call(
     account: Any, sessions: Any, stored: Do, other: Do
 ) -> None:
-    """Write skew: each reads both rows and writes its own (trap 25)."""
+    """trap 25: each reads both rows and writes its own."""
 
     def work() -> None:
         with UnitOfWork(sessions, verify_reads=True) as session:

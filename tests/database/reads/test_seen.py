@@ -71,6 +71,7 @@ WAYS = [_commit, _rollback, _expire, _expire_all, _expire_version]
 def test_an_expired_object_that_is_set_without_being_read_conflicts(
     account: Any, watched: Do, other: Do, stored: Do, refused: Do, expired: Do, engine: Engine
 ) -> None:
+    """trap 9"""
     session = watched()
     mine = session.get(Account, 1)
     expired(session, mine)
@@ -193,6 +194,7 @@ def test_refresh_by_the_author_starts_anew(
 def test_a_delete_of_an_expired_object_conflicts(
     account: Any, watched: Do, other: Do, stored: Do, refused: Do
 ) -> None:
+    """trap 9"""
     session = watched()
     mine = session.get(Account, 1)
     session.commit()

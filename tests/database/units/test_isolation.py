@@ -350,6 +350,7 @@ def test_a_session_bound_to_a_connection_cannot_be_made_read_only(sessions, engi
 
 
 def test_a_unit_that_has_begun_cannot_get_another_level(sessions):
+    """trap 27"""
     with UnitOfWork(sessions), pytest.raises(ConfigurationError, match="isolation"):
         serializable(sessions).__enter__()
 

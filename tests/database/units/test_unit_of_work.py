@@ -378,6 +378,7 @@ def test_another_thread_starts_its_own_unit(sessions):
 
 
 def test_a_decorated_function_runs_again_with_a_new_session_and_fresh_reads(sessions):
+    """EX-12"""
     seen = []
 
     @unit_of_work(sessions, attempts=3)
@@ -397,6 +398,7 @@ def test_a_decorated_function_runs_again_with_a_new_session_and_fresh_reads(sess
 
 
 def test_a_decorated_function_joins_a_running_unit_and_runs_once(sessions):
+    """EX-12"""
     calls = []
 
     @unit_of_work(sessions)
