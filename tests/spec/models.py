@@ -218,17 +218,6 @@ class Mark(Versioned, Base):
     at: Mapped[Point] = composite(mapped_column("x"), mapped_column("y"))
 
 
-class Driver(Versioned, Base):
-    """The foreign key is the token."""
-
-    __tablename__ = "spec_drivers"
-    __version_token__ = CompareValues("keeper_id")
-    id: Mapped[int] = key()
-    name: Mapped[str | None]
-    keeper_id: Mapped[int | None] = mapped_column(ForeignKey("spec_plain.id"))
-    keeper: Mapped[Plain | None] = relationship()
-
-
 class Placed(Versioned, Base):
     """One part of the composite is the token, and may be NULL."""
 

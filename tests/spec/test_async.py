@@ -5,8 +5,6 @@ The other writer is a plain sync session on the same database, as in every story
 
 from __future__ import annotations
 
-import asyncio
-import contextvars
 import pickle
 
 import pytest
@@ -114,29 +112,6 @@ async def test_listeners_hear_conflict_resolution_and_commit(
 
     assert [type(e) for e in heard] == [events.Conflict, events.Resolved, events.Committed]
     assert stored(Doc, 1)["name"] == "theirs"
-
-
-async def test_context_variables_survive_every_attempt(async_engine, store, other):
-    """EF-55"""
-    store(Doc(id=1, name="a"))
-    request = contextvars.ContextVar("request")
-    request.set("one")
-    seen, tasks = [], set()
-
-    @unit_of_work(async_sessionmaker(async_engine), wait_initial=0)
-    async def edit(session):
-        seen.append(request.get())
-        tasks.add(asyncio.current_task())
-        request.set("two")
-        doc = await session.get_one(Doc, 1)
-        if len(seen) == 1:
-            other(Doc, 1, other="theirs")
-        doc.name = "ours"
-
-    await edit()
-    await async_engine.dispose()
-
-    assert (seen, request.get(), len(tasks)) == (["one", "two"], "two", 1)
 
 
 async def test_a_stale_joined_row_is_noticed(store, other, stored, sessions):

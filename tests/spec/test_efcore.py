@@ -19,12 +19,10 @@ from tests.spec.models import (
     Blob,
     Contact,
     Doc,
-    Driver,
     Firm,
     Kid,
     Parent,
     Placed,
-    Plain,
 )
 from tests.spec.steps import alive, go_on, reload, statement, stub, take, told
 from tests.support.models import Animal, Dog, Note
@@ -125,21 +123,6 @@ def test_a_token_that_was_null_is_compared_as_null(store, watched, engine, store
 
     assert (entry.original["city"], entry.database["city"]) == (None, "theirs")
     assert stored(Placed, 1)["name"] == "b"
-
-
-def test_a_foreign_key_that_is_the_token_is_checked_and_reloaded(store, watched, engine, refused):
-    """EF-09: the entry is that of the row with the key."""
-    store(*(Plain(id=n) for n in (1, 2, 3)), Driver(id=1, keeper_id=1))
-    session = watched(autoflush=False)
-    driver, ours = session.get_one(Driver, 1), session.get_one(Plain, 2)
-    assert driver.keeper.id == 1
-    statement(engine, Driver, 1, keeper_id=3)
-    driver.keeper = ours
-    [entry] = refused(session).entries
-    reload(session, driver)
-
-    assert (entry.model, entry.conflicting) == (Driver, {"keeper_id"})
-    assert (driver.keeper_id, driver.keeper.id) == (3, 3)
 
 
 def test_a_part_of_a_composite_may_be_the_token(store, watched, engine, refused):

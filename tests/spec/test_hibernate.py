@@ -11,7 +11,6 @@ from sqlalchemy import select, update
 from sqlalchemy.dialects import mysql, postgresql, sqlite
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import make_transient_to_detached, sessionmaker
-from sqlalchemy.orm.exc import StaleDataError
 
 from optilock import (
     ConcurrencyError,
@@ -29,7 +28,6 @@ from tests.spec.models import (
     Doc,
     Kid,
     Label,
-    Line,
     Order,
     Parent,
     Plain,
@@ -48,22 +46,6 @@ def a_row(model, **values):
 
 
 # -- compared values (OptimisticLockType.ALL and DIRTY) --------------------------------------------
-
-
-@compared
-def test_a_value_that_both_change_is_a_conflict_without_a_version(
-    store, watched, stored, refused, engine, model
-):
-    """HB-01"""
-    store(a_row(model))
-    session = watched()
-    session.get_one(model, 1).name = "ours"
-    statement(engine, model, 1, name="theirs")
-    [entry] = refused(session).entries
-    session.rollback()
-
-    assert (entry.conflicting, entry.token) == ({"name"}, None)
-    assert stored(model, 1)["name"] == "theirs"
 
 
 @compared
@@ -301,29 +283,6 @@ def test_what_needs_a_version_says_so_where_there_is_none(store, watched):
 # -- rows that were not read -----------------------------------------------------------------------
 
 
-def test_an_upsert_by_merge_inserts_moves_or_refuses(store, watched, other, stored):
-    """HB-31, SA-16: SQLAlchemy's upsert of an object is ``merge``."""
-    store(Doc(id=9))
-    session = watched()
-    session.merge(Doc(id=1, name="inserted"))
-    session.commit()
-    assert stored(Doc, 1)["version"] == 1
-    copy = session.get_one(Doc, 1)
-    session.expunge(copy)
-    session.commit()
-    copy.name = "moved"
-    session.merge(copy)
-    session.commit()
-    assert (stored(Doc, 1)["name"], stored(Doc, 1)["version"]) == ("moved", 2)
-    other(Doc, 1, name="theirs")
-    copy.name = "stale"
-    with pytest.raises(StaleDataError):
-        session.merge(copy)
-    session.commit()
-
-    assert (stored(Doc, 1)["name"], stored(Doc, 1)["version"]) == ("theirs", 3)
-
-
 def upsert(engine, **values):
     new = {"id": 1, "name": "ours"}
     if engine.dialect.name in ("mysql", "mariadb"):
@@ -442,24 +401,6 @@ def a_copy(session, cls, **values):
     return copy
 
 
-@pytest.mark.parametrize("copied", [True, False])
-def test_a_copy_of_a_row_that_is_gone_is_not_inserted_again(store, watched, gone, stored, copied):
-    """HB-21, trap 33: unless it never had a version: nobody can say that there was a row."""
-    store(Doc(id=1, name="a"))
-    session = watched()
-    copy = a_copy(session, Doc, name="ours") if copied else Doc(id=1, name="ours")
-    gone(Doc, 1)
-    if copied:
-        with pytest.raises(ConcurrencyError) as caught:
-            session.merge(copy)
-        assert caught.value.entries[0].kind == "deleted"
-    else:
-        session.merge(copy)
-    session.commit()
-
-    assert (stored(Doc, 1) or {}).get("name") == (None if copied else "ours")
-
-
 def test_a_copy_of_a_row_without_a_version_is_inserted_again(store, watched, gone, stored):
     """HB-21: where there is none, SQLAlchemy's own behaviour remains."""
     store(Plain(id=1, name="a"))
@@ -473,21 +414,6 @@ def test_a_copy_of_a_row_without_a_version_is_inserted_again(store, watched, gon
 
 
 # -- roots -----------------------------------------------------------------------------------------
-
-
-def test_a_collection_that_counts_moves_the_version_of_its_owner(orders, watched, stored):
-    """HB-17: adding and clearing are one step each; an addition loads no collection."""
-    session = watched()
-    order = session.get_one(Order, 1)
-    session.add(Line(id=3, order_id=1))
-    session.commit()
-    assert "lines" not in order.__dict__
-    assert stored(Order, 1)["version"] == 2
-    order.lines.clear()
-    session.commit()
-
-    assert order.version == stored(Order, 1)["version"] == 3
-    assert stored(Line, 1) is None
 
 
 @pytest.mark.parametrize("side", ["owning", "inverse"])

@@ -162,46 +162,6 @@ def test_a_driver_that_cannot_count_rows_is_refused_for_second_updates(
     assert stored(Node, 2)["up_id"] is None
 
 
-# -- merge -----------------------------------------------------------------------------------------
-
-
-@pytest.mark.filterwarnings("ignore::optilock.errors.UnversionedMergeWarning")
-def test_a_copy_without_a_version_is_merged_over_the_newest_row(store, watched, other, stored):
-    """SA-15: it says "make the row so", and moves 2 to 3."""
-    store(Doc(id=1, name="a"))
-    other(Doc, 1, other="theirs")
-    session = watched()
-    session.merge(Doc(id=1, name="ours"))
-    session.commit()
-
-    assert stored(Doc, 1) == {"id": 1, "name": "ours", "other": "theirs", "version": 3}
-
-
-def copy_of(session, **values):
-    doc = session.get_one(Doc, 1)
-    session.expunge(doc)
-    session.commit()
-    for name, value in values.items():
-        setattr(doc, name, value)
-    return doc
-
-
-@pytest.mark.parametrize("known", [True, False])
-def test_a_copy_of_an_older_version_is_refused_at_the_merge(store, watched, other, stored, known):
-    """SA-17, SA-18: whether the session has the row or must read it."""
-    store(Doc(id=1, name="a"))
-    session = watched()
-    copy = copy_of(session, name="ours")
-    other(Doc, 1, name="theirs")
-    if known:
-        session.get_one(Doc, 1)
-    with pytest.raises(StaleDataError):
-        session.merge(copy)
-    session.commit()
-
-    assert (stored(Doc, 1)["name"], stored(Doc, 1)["version"]) == ("theirs", 2)
-
-
 # -- post_update -----------------------------------------------------------------------------------
 
 

@@ -536,38 +536,6 @@ def test_bookkeeping_in_the_same_transaction_is_no_conflict_with_oneself(
     assert stored(Doc, 0) == {"id": 0, "name": "ours", "other": "c", "version": 4}
 
 
-def a_copy(session, **values):
-    copy = session.get_one(Doc, 1)
-    session.expunge(copy)
-    session.commit()
-    for name, value in values.items():
-        setattr(copy, name, value)
-    return copy
-
-
-@pytest.mark.parametrize("expired", [True, False])
-def test_a_stale_copy_is_refused_with_an_entry_and_merges_nothing(
-    store, watched, other, stored, expired
-):
-    """trap 33: also over an object that a commit has expired."""
-    store(Doc(id=1, name="a"))
-    session = watched()
-    copy = a_copy(session, name="ours")
-    held = session.get_one(Doc, 1)
-    if expired:
-        session.commit()
-    other(Doc, 1, name="theirs")
-    if not expired:
-        session.rollback()
-        assert held.name == "theirs"
-    with pytest.raises(ConcurrencyError) as caught:
-        session.merge(copy)
-    session.commit()
-
-    assert (caught.value.entries[0].changes, held.name) == ({"name": "ours"}, "theirs")
-    assert stored(Doc, 1) == {"id": 1, "name": "theirs", "other": None, "version": 2}
-
-
 # -- roots, and versions that triggers move --------------------------------------------------------
 
 

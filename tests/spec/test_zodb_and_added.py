@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from sqlalchemy import select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import sessionmaker
 
@@ -15,7 +14,7 @@ from optilock import (
     unit_of_work,
 )
 from optilock.resolvers import Resolution, add_delta, per_field
-from tests.spec.models import Doc, Line, Order, Part
+from tests.spec.models import Doc
 from tests.spec.steps import alive
 from tests.support.models import Account
 
@@ -79,98 +78,6 @@ def test_a_mistake_is_not_run_again(engine, store):
 
 
 # -- roots -----------------------------------------------------------------------------------------
-
-
-def add(session):
-    order = session.get_one(Order, 1)
-    order.lines.append(Line(id=3))
-
-
-def add_by_key(session):
-    session.add(Line(id=3, order_id=1))
-
-
-def change(session):
-    for line in session.scalars(select(Line).where(Line.order_id == 1)).all():
-        line.amount = 5
-        hold.append(line)
-
-
-def remove(session):
-    order = session.get_one(Order, 1)
-    order.lines.remove(order.lines[0])
-
-
-def delete(session):
-    session.delete(session.get_one(Line, 1))
-
-
-def change_a_grandchild(session):
-    part = session.get_one(Part, 1)
-    part.name = "ours"
-    hold.append(part)
-
-
-def all_at_once(session):
-    order = session.get_one(Order, 1)
-    order.name = "ours"
-    order.lines[0].amount = 7
-    order.lines[0].parts[0].name = "ours"
-    order.lines.append(Line(id=3))
-    hold.append(order)
-
-
-hold: list[object] = []
-every = pytest.mark.parametrize(
-    "act", [add, add_by_key, change, remove, delete, change_a_grandchild, all_at_once]
-)
-
-
-@every
-def test_what_belongs_to_a_root_moves_its_version_once(orders, watched, stored, act):
-    """EX-11: with the root in the session or not; other roots stay."""
-    session = watched(autoflush=False)
-    act(session)
-    session.commit()
-    hold.clear()
-
-    assert [stored(Order, n)["version"] for n in (1, 2)] == [2, 1]
-
-
-@every
-def test_who_holds_the_root_as_it_was_must_look_again(orders, watched, stored, refused, act):
-    """EX-11: both sides change something of one order."""
-    session, theirs = watched(), watched(autoflush=False)
-    order = session.get_one(Order, 1)
-    order.name = "mine"
-    act(theirs)
-    theirs.commit()
-    hold.clear()
-    [entry] = refused(session).entries
-    session.rollback()
-
-    assert (entry.model, entry.identity, entry.database["version"]) == (Order, (1,), 2)
-
-
-def test_a_line_that_changes_its_order_moves_both(orders, watched, stored):
-    """EX-11"""
-    session = watched(autoflush=False)
-    line = session.get_one(Line, 1)
-    line.order = session.get_one(Order, 2)
-    session.commit()
-
-    assert [stored(Order, n)["version"] for n in (1, 2)] == [2, 2]
-    assert stored(Line, 1)["order_id"] == 2
-
-
-def test_a_root_that_is_new_or_deleted_is_not_moved_as_well(orders, watched, stored):
-    """EX-11"""
-    session = watched()
-    session.add(Order(id=3, lines=[Line(id=30)]))
-    session.delete(session.get_one(Order, 2))
-    session.commit()
-
-    assert (stored(Order, 3)["version"], stored(Order, 2), stored(Line, 9)) == (1, None, None)
 
 
 @pytest.mark.parametrize("expected", [1, 2])

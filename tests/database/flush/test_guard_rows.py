@@ -173,16 +173,6 @@ def test_rows_of_several_classes_come_in_one_error(store, watched, other, refuse
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("count", [1, 3])
-def test_a_random_token_is_checked_like_a_number(store, watched, other, refused, count):
-    store(*(Note(id=n, text="a") for n in range(count)))
-    session = watched()
-    edit_all(session, Note, text="b")
-    other(Note, 0, text="theirs")
-
-    assert identities(refused(session)) == [(0,)]
-
-
 def test_a_row_that_was_made_anew_does_not_pass_for_its_predecessor(
     store, watched, gone, engine, refused
 ):

@@ -250,14 +250,6 @@ def test_a_bulk_update_compares_and_moves_the_versions(account, watched, stored)
     assert stored(account, 1)["version"] == 2
 
 
-def test_bulk_rows_begin_with_the_first_version(account, watched, stored):
-    with watched() as session:
-        session.bulk_insert_mappings(Account, [{"id": 7, "balance": 1}])
-        session.commit()
-
-    assert stored(Account, 7)["version"] == 1
-
-
 # -- statements that are rolled back --------------------------------------------------------------
 
 
