@@ -56,6 +56,7 @@ from tests.support.two_writers import account as account
 from tests.support.two_writers import async_store as async_store
 from tests.support.two_writers import async_tables as async_tables
 from tests.support.two_writers import gone as gone
+from tests.support.two_writers import line as line
 from tests.support.two_writers import other as other
 from tests.support.two_writers import refused as refused
 from tests.support.two_writers import store as store

@@ -8,6 +8,7 @@
 ``gone(Model, key)``           another program deletes a row, and commits
 ``stored(Model, key)``         what is in the table now, as a dictionary; ``None`` without a row
 ``refused(session)``           flush, and give the ConcurrencyError that it must raise
+``line``                       a line to the database, on which round trips are counted
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session, sessionmaker
 
 from optilock import ConcurrencyError, watch
+from optilock.testing import Wire, wire
 from tests.engines.target import KEPT, Target
 from tests.support.models import Account
 
@@ -158,6 +160,12 @@ def refused(engine: Engine) -> Do:
         return caught.value
 
     return refused
+
+
+@pytest.fixture
+def line(database: Target) -> Iterator[Wire]:
+    with wire(database.url) as line:
+        yield line
 
 
 def ends_transactions(engine: Engine) -> bool:

@@ -26,10 +26,9 @@ from optilock import (
 from optilock.dialects.postgresql import line as lines
 from optilock.errors import CommitOutcomeUnknown
 from optilock.tables.names import commit_tokens
-from optilock.testing import Wire, wire
+from optilock.testing import Wire
 from optilock.unit import forget_hot_rows, set_trip_time
 from optilock.unit.round_trips import FAR, LATEST, NEAR, PROBE, TripTime
-from tests.engines import Target
 from tests.support.cut_line import Cut as Cut
 from tests.support.cut_line import cut as cut
 from tests.support.models import Account
@@ -39,12 +38,6 @@ on_postgresql = pytest.mark.engines("postgresql")
 UNPREPARED = {"prepare_threshold": None}
 AWAY = 0.005
 PLAIN, BEGIN_GOES_ALONG, BOTH_GO_ALONG = 4, 3, 2
-
-
-@pytest.fixture
-def line(database: Target) -> Iterator[Wire]:
-    with wire(database.url) as line:
-        yield line
 
 
 @pytest.fixture
