@@ -39,25 +39,18 @@ class Meter(Versioned, Base):
 
 
 @pytest.fixture
-def meters(engine: Engine) -> Iterator[Engine]:
+def meters(engine: Engine, store: Any) -> Engine:
     """Two rows; the engine is that of somebody else."""
-    yield from two_rows(engine)
+    store(Meter(id=1), Meter(id=2))
+    return engine
 
 
 @pytest.fixture
-def async_meters(async_database: Any) -> Iterator[Engine]:
+def async_meters(async_database: Any, async_store: Any) -> Iterator[Engine]:
     engine = async_database.engine()
-    yield from two_rows(engine)
-    engine.dispose()
-
-
-def two_rows(engine: Engine) -> Iterator[Engine]:
-    Base.metadata.drop_all(engine)
-    Base.metadata.create_all(engine)
-    with Session(engine) as session, session.begin():
-        session.add_all([Meter(id=1), Meter(id=2)])
+    async_store(Meter(id=1), Meter(id=2))
     yield engine
-    Base.metadata.drop_all(engine)
+    engine.dispose()
 
 
 #: The number of a connection, and what ends it.
