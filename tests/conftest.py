@@ -10,8 +10,8 @@ the mode changes nothing that the test is about, ``modes(full=True)`` keeps them
 ``async_engine``  an async engine (aiosqlite, psycopg, asyncpg, asyncmy)
 ``collect``       collects the test's own garbage
 ``tries``         chooses how often chance is tried
-``store``, ``account``, ``watched``, ``other``, ``gone``, ``stored``, ``refused``: see
-                  :mod:`tests.support.two_writers`
+``store``, ``account``, ``watched``, ``other``, ``gone``, ``stored``, ``refused``, and for async
+tests ``async_store``: see :mod:`tests.support.two_writers`
 
 Choose engines with ``-k postgresql``, or for one test with
 ``@pytest.mark.engines("postgresql", "mariadb")`` or ``@pytest.mark.needs("row-locks")``. Where a
@@ -26,7 +26,7 @@ import gc
 import os
 import signal
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -53,7 +53,10 @@ from tests.support.selection import (
 from tests.support.summary import LEFT, MISSING
 from tests.support.times import Times
 from tests.support.two_writers import account as account
+from tests.support.two_writers import async_store as async_store
+from tests.support.two_writers import async_tables as async_tables
 from tests.support.two_writers import gone as gone
+from tests.support.two_writers import line as line
 from tests.support.two_writers import other as other
 from tests.support.two_writers import refused as refused
 from tests.support.two_writers import store as store
@@ -282,14 +285,15 @@ def async_database(request: pytest.FixtureRequest, targets: Targets, tmp_path: P
 
 
 @pytest.fixture
-def async_engine(async_database: Target) -> AsyncEngine:
-    """Made outside of any event loop: the test's own loop opens, and disposes."""
+async def async_engine(async_database: Target, anyio_backend: str) -> AsyncIterator[AsyncEngine]:
+    """Disposed in the event loop of the test; one that begins a loop itself disposes there, too."""
     from sqlalchemy.ext.asyncio import create_async_engine
 
     assert async_database.async_url is not None
     made = create_async_engine(async_database.async_url, **async_database.options)
     async_database.prepare(made.sync_engine)
-    return made
+    yield made
+    await made.dispose()
 
 
 def _target(get: Callable[[str, Path], Target], folder: Path, name: str) -> Target:

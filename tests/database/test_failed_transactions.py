@@ -147,10 +147,11 @@ def test_a_transaction_without_an_error_is_not_looked_at(
 
 
 @pytest.mark.anyio
-async def test_async_sessions_say_the_same(async_engine: AsyncEngine) -> None:
+async def test_async_sessions_say_the_same(
+    async_engine: AsyncEngine, async_tables: Callable[..., None]
+) -> None:
     sessions = watch(async_sessionmaker(async_engine))
-    async with async_engine.begin() as connection:
-        await connection.run_sync(Account.__table__.create)
+    async_tables(Account)
     async with sessions() as session:
         session.add(Account(id=1, owner="Ada"))
         await session.commit()
@@ -160,4 +161,3 @@ async def test_async_sessions_say_the_same(async_engine: AsyncEngine) -> None:
         await session.rollback()
         assert (await session.get_one(Account, 1)).owner == "Ada"
         await session.commit()
-    await async_engine.dispose()

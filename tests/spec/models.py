@@ -6,7 +6,7 @@ import dataclasses
 import secrets
 from typing import Any
 
-from sqlalchemy import JSON, BigInteger, Column, Float, ForeignKey, LargeBinary, String, Table, Uuid
+from sqlalchemy import JSON, Column, Float, ForeignKey, LargeBinary, String, Table, Uuid
 from sqlalchemy.ext.mutable import MutableComposite
 from sqlalchemy.orm import DeclarativeBase, Mapped, composite, mapped_column, relationship
 
@@ -161,16 +161,6 @@ class OwnDog(OwnAnimal):
     __mapper_args__ = {"polymorphic_identity": "dog"}
 
 
-class Grown(Versioned, Base):
-    """The column was added later, and may be NULL."""
-
-    __tablename__ = "spec_grown"
-    __version_token__ = Counter()
-    id: Mapped[int] = key()
-    name: Mapped[str | None]
-    version: Mapped[int | None] = mapped_column(BigInteger)
-
-
 class Whole(Versioned, Base):
     """No version: all values that were read are compared."""
 
@@ -228,17 +218,6 @@ class Mark(Versioned, Base):
     at: Mapped[Point] = composite(mapped_column("x"), mapped_column("y"))
 
 
-class Driver(Versioned, Base):
-    """The foreign key is the token."""
-
-    __tablename__ = "spec_drivers"
-    __version_token__ = CompareValues("keeper_id")
-    id: Mapped[int] = key()
-    name: Mapped[str | None]
-    keeper_id: Mapped[int | None] = mapped_column(ForeignKey("spec_plain.id"))
-    keeper: Mapped[Plain | None] = relationship()
-
-
 class Placed(Versioned, Base):
     """One part of the composite is the token, and may be NULL."""
 
@@ -281,15 +260,6 @@ class Counted(Versioned, Base):
     __version_token__ = Tens()
     id: Mapped[int] = key()
     name: Mapped[str | None]
-
-
-class Quoted(Versioned, Base):
-    """Every name must be quoted."""
-
-    __tablename__ = "select"
-    __version_token__ = Counter(name="version", column="Order By")
-    id: Mapped[int] = mapped_column("From", primary_key=True, autoincrement=False)
-    name: Mapped[str | None] = mapped_column("Group")
 
 
 class Clock(Versioned, Base):

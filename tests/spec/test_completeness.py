@@ -1,4 +1,7 @@
-"""Every scenario has a test that carries its id, or a reason in docs/contributing/scenarios.md."""
+"""Every scenario has a test that carries its id, or a reason in docs/contributing/scenarios.md.
+
+The test is where its subject is: here, or in another folder of ``tests``.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +25,9 @@ def listed() -> list[str]:
 
 
 def docstrings() -> Iterator[str]:
-    for file in HERE.glob("test_*.py"):
-        for node in ast.walk(ast.parse(file.read_text())):
+    texts = (file.read_text() for file in HERE.parent.rglob("test_*.py"))
+    for text in (text for text in texts if re.search(f'"""{ID}', text)):
+        for node in ast.walk(ast.parse(text)):
             if isinstance(node, FUNCTIONS) and node.name.startswith("test_"):
                 yield ast.get_docstring(node) or ""
 

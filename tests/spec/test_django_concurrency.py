@@ -14,24 +14,20 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, load_only, mapped_column, se
 from optilock import (
     ConcurrencyError,
     ConfigurationError,
-    PreconditionFailed,
     Versioned,
     client_wins,
-    expect,
     reject,
     retrying,
     store_wins,
     unit_of_work,
 )
 from optilock.check import check
-from optilock.errors import BadPrecondition
-from optilock.statements import no_bump, unchanged
+from optilock.statements import unchanged
 from optilock.tokens import RowVersion
 from tests.spec.models import Address, Doc, Moved, Node, Placed
 from tests.spec.steps import alive, statement, told
 from tests.support.migrating import migrate
 from tests.support.models import Colour, Kinds, Note
-from tests.support.tags import tag
 
 KINDS = {
     "big": (1, 2**40, 3),
@@ -281,60 +277,3 @@ def test_an_action_by_a_statement_skips_rows_that_were_changed_if_it_is_told_wha
 
     left = [n for n in (1, 2, 3) if stored(Doc, n)]
     assert left == ([2] if checked else [])
-
-
-def test_an_action_on_many_rows_refuses_the_one_that_was_changed(
-    store, watched, other, stored, refused
-):
-    """DJ-16: rows that were read are deleted by their versions."""
-    store(*(Doc(id=n, name="a") for n in (1, 2, 3)))
-    session = watched()
-    for doc in session.scalars(select(Doc)):
-        session.delete(doc)
-    other(Doc, 2, name="theirs")
-    assert [e.identity for e in refused(session).entries] == [(2,)]
-    session.rollback()
-
-    assert [stored(Doc, n)["name"] for n in (1, 2, 3)] == ["a", "theirs", "a"]
-
-
-@pytest.mark.parametrize(
-    ("sent_back", "error"),
-    [
-        (tag(Doc, 1, 1), PreconditionFailed),
-        (tag(Doc, 1, 3), PreconditionFailed),
-        (tag(Doc, 2, 2), PreconditionFailed),
-        (f"W/{tag(Doc, 1, 2)}", PreconditionFailed),
-        ('"2', BadPrecondition),
-        ("", BadPrecondition),
-        (None, BadPrecondition),
-        ("*", BadPrecondition),
-    ],
-)
-def test_a_version_that_a_form_has_changed_or_lost_is_refused(
-    store, watched, other, stored, sent_back, error
-):
-    """DJ-13: an empty one is not 0. It needs no signature: only the stored version matches."""
-    store(Doc(id=1, name="a"))
-    other(Doc, 1, other="b")
-    session = watched(client_wins)
-    doc = session.get_one(Doc, 1)
-    with pytest.raises(error):
-        expect(doc, sent_back)
-    session.rollback()
-
-    assert stored(Doc, 1)["name"] == "a"
-
-
-def test_versions_are_held_still_for_one_class_or_one_object(store, watched, stored):
-    """DJ-10: the others move, and all are checked."""
-    store(*(Doc(id=n) for n in (1, 2)), Note(id=1))
-    session = watched(autoflush=False)
-    one, two, note = session.get_one(Doc, 1), session.get_one(Doc, 2), session.get_one(Note, 1)
-    before = note.version
-    with no_bump(session, one, Note):
-        one.name = two.name = note.text = "ours"
-    session.commit()
-
-    assert [stored(Doc, n)["version"] for n in (1, 2)] == [1, 2]
-    assert (stored(Note, 1)["text"], stored(Note, 1)["version"]) == ("ours", before)

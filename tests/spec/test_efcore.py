@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import contextvars
-import uuid
-
 import pytest
-from sqlalchemy import insert, inspect, select
-from sqlalchemy.exc import IntegrityError, InvalidRequestError
+from sqlalchemy import inspect
+from sqlalchemy.exc import InvalidRequestError
 from sqlalchemy.orm import (
     DeclarativeBase,
     Mapped,
@@ -16,32 +13,19 @@ from sqlalchemy.orm import (
     sessionmaker,
 )
 
-from optilock import (
-    ConcurrencyError,
-    Versioned,
-    client_wins,
-    events,
-    retrying,
-    store_wins,
-    unit_of_work,
-)
-from optilock.resolvers import Resolution
+from optilock import ConcurrencyError, Versioned, events, store_wins, unit_of_work
 from tests.spec.models import (
     Address,
     Blob,
-    Clock,
     Contact,
-    Contract,
     Doc,
-    Driver,
     Firm,
     Kid,
     Parent,
     Placed,
-    Plain,
 )
 from tests.spec.steps import alive, go_on, reload, statement, stub, take, told
-from tests.support.models import Animal, Dog, Note, Post, Tag, post_tags
+from tests.support.models import Animal, Dog, Note
 
 
 @pytest.fixture
@@ -141,21 +125,6 @@ def test_a_token_that_was_null_is_compared_as_null(store, watched, engine, store
     assert stored(Placed, 1)["name"] == "b"
 
 
-def test_a_foreign_key_that_is_the_token_is_checked_and_reloaded(store, watched, engine, refused):
-    """EF-09: the entry is that of the row with the key."""
-    store(*(Plain(id=n) for n in (1, 2, 3)), Driver(id=1, keeper_id=1))
-    session = watched(autoflush=False)
-    driver, ours = session.get_one(Driver, 1), session.get_one(Plain, 2)
-    assert driver.keeper.id == 1
-    statement(engine, Driver, 1, keeper_id=3)
-    driver.keeper = ours
-    [entry] = refused(session).entries
-    reload(session, driver)
-
-    assert (entry.model, entry.conflicting) == (Driver, {"keeper_id"})
-    assert (driver.keeper_id, driver.keeper.id) == (3, 3)
-
-
 def test_a_part_of_a_composite_may_be_the_token(store, watched, engine, refused):
     """EF-14: efcore#13890; the entry names the parts of the value, and a reload takes them."""
     store(Placed(id=1, address=Address("a", "a")))
@@ -211,73 +180,7 @@ def test_a_relationship_that_both_point_elsewhere_is_a_conflict_of_its_owner(
     assert kid.parent.id == 3
 
 
-@alive
-def test_a_link_that_both_make_is_an_integrity_error_and_no_conflict(store, watched, engine):
-    """EF-13: nobody's version moved, so there is no entry either."""
-    store(Post(id=1, title="a"), Tag(id=1, name="x"))
-    session = watched()
-    post, tag = session.get_one(Post, 1), session.get_one(Tag, 1)
-    post.tags.append(tag)
-    with engine.begin() as theirs:
-        theirs.execute(insert(post_tags).values(post_id=1, tag_id=1))
-    with pytest.raises(IntegrityError) as caught:
-        session.commit()
-    session.rollback()
-
-    assert not isinstance(caught.value, ConcurrencyError)
-    assert [t.id for t in post.tags] == [1]
-
-
-@alive
-def test_a_row_that_both_insert_is_an_integrity_error_and_no_conflict(store, watched, stored):
-    """EF-15"""
-    store(Doc(id=1))
-    session = watched(client_wins)
-    session.get_one(Doc, 1)
-    session.add(Doc(id=2, name="ours"))
-    store(Doc(id=2, name="theirs"))
-    with pytest.raises(IntegrityError) as caught:
-        session.commit()
-    session.rollback()
-
-    assert not isinstance(caught.value, ConcurrencyError)
-    assert (stored(Doc, 2)["name"], stored(Doc, 2)["version"]) == ("theirs", 1)
-
-
 # -- deletes ---------------------------------------------------------------------------------------
-
-
-def test_a_row_that_both_delete_is_a_conflict_and_gone(store, watched, gone, stored, refused):
-    """EF-16: the object is taken out of the session, and the next save has nothing to do."""
-    store(Doc(id=1))
-    session = watched()
-    doc = session.get_one(Doc, 1)
-    session.delete(doc)
-    gone(Doc, 1)
-    [entry] = refused(session).entries
-    session.rollback()
-    session.expunge(doc)
-    session.commit()
-
-    assert (entry.action, entry.kind, entry.database) == ("delete", "deleted", None)
-    assert stored(Doc, 1) is None
-
-
-@alive
-@pytest.mark.parametrize("resolver", [client_wins, store_wins])
-def test_of_a_row_that_both_delete_a_resolver_detaches_the_object(
-    store, watched, gone, stored, resolver
-):
-    """EF-16"""
-    store(Doc(id=1))
-    session = watched(resolver)
-    doc = session.get_one(Doc, 1)
-    session.delete(doc)
-    gone(Doc, 1)
-    session.commit()
-
-    assert inspect(doc).detached
-    assert stored(Doc, 1) is None
 
 
 def undelete_by_reload(session, doc, entry):
@@ -439,27 +342,6 @@ def test_a_change_of_the_composite_alone_conflicts_with_one_of_its_owner(
     assert getattr(contact, next(iter(theirs))) == next(iter(theirs.values()))
 
 
-@pytest.mark.parametrize(
-    ("theirs", "ours"),
-    [({"tricks": "theirs"}, {"name": "ours"}), ({"name": "theirs"}, {"tricks": "ours"})],
-)
-def test_a_change_of_the_joined_table_alone_conflicts(
-    store, watched, other, stored, refused, theirs, ours
-):
-    """EF-34: EF Core misses it (efcore#22060)."""
-    store(Dog(id=1, name="a", tricks="a"))
-    session = watched()
-    dog = session.get_one(Dog, 1)
-    other(Dog, 1, **theirs)
-    [(name, value)] = ours.items()
-    setattr(dog, name, value)
-    [entry] = refused(session).entries
-    session.rollback()
-
-    assert (entry.model, entry.conflicting) == (Dog, frozenset())
-    assert stored(Dog, 1)[name] == "a"
-
-
 def test_a_composite_that_is_replaced_keeps_the_version_that_was_loaded(
     store, watched, other, stored, refused
 ):
@@ -549,36 +431,6 @@ def test_bytes_are_compared_by_value(store, watched, stored, act, matches):
         assert stored(Blob, 1) == {"id": 1, "name": "a", "version": version}
 
 
-def the_applications():
-    return Contract, {"version": uuid.uuid4()}
-
-
-def the_librarys():
-    return Note, {}
-
-
-def the_servers():
-    return Clock, {}
-
-
-@pytest.mark.parametrize("token", [the_applications, the_librarys, the_servers])
-def test_it_does_not_matter_who_makes_the_token(store, watched, other, stored, refused, token):
-    """EF-50: the client, or the server."""
-    model, given = token()
-    name = "text" if model is Note else "name"
-    store(model(id=1, **given))
-    session = watched()
-    row = session.get_one(model, 1)
-    setattr(row, name, "ours")
-    _, moved = token()
-    other(model, 1, **{name: "theirs", **moved})
-    [entry] = refused(session).entries
-    session.rollback()
-
-    assert entry.original["version"] != entry.database["version"]
-    assert stored(model, 1)[name] == "theirs"
-
-
 def test_a_stub_of_a_row_that_is_gone_is_not_deleted_in_silence(store, watched):
     """EF-47"""
     store(Doc(id=1))
@@ -590,22 +442,6 @@ def test_a_stub_of_a_row_that_is_gone_is_not_deleted_in_silence(store, watched):
 
 
 # -- hooks -----------------------------------------------------------------------------------------
-
-
-def test_a_listener_hears_of_the_conflict_before_the_caller_does(
-    store, watched, other, refused, heard
-):
-    """EF-51: with the entries; the error then carries the same ones."""
-    store(Doc(id=1, name="a"))
-    session = watched()
-    session.get_one(Doc, 1).name = "ours"
-    other(Doc, 1, name="theirs")
-    error = refused(session)
-
-    if error.__cause__ is None:  # otherwise the database has ended the transaction
-        assert [type(e) for e in heard] == [events.Conflict]
-        assert heard[0].entries == error.entries
-    assert not [e for e in heard if isinstance(e, events.Resolved)]
 
 
 @alive
@@ -624,19 +460,6 @@ def test_what_a_listener_hears_comes_in_order(engine, store, other, stored, hear
     assert [type(e) for e in heard] == [events.Conflict, events.Resolved, events.Committed]
     assert heard[0].entries == heard[1].entries
     assert stored(Doc, 1)["name"] == "theirs"
-
-
-@alive
-def test_a_conflict_that_is_suppressed_lets_the_rest_be_saved(store, watched, other, stored):
-    """EF-52"""
-    store(Doc(id=1, name="a"), Doc(id=2, name="a"))
-    session = watched(lambda entry: Resolution.keep_database())
-    for doc in session.scalars(select(Doc)):
-        doc.name = "ours"
-    other(Doc, 1, name="theirs")
-    session.commit()
-
-    assert [stored(Doc, n)["name"] for n in (1, 2)] == ["theirs", "ours"]
 
 
 # -- transactions and retries ----------------------------------------------------------------------
@@ -663,24 +486,6 @@ def test_after_a_failed_save_in_a_transaction_a_corrected_one_succeeds(
     assert stored(Doc, 2)["name"] == "corrected"
 
 
-@alive
-def test_a_failed_save_in_a_savepoint_leaves_what_was_before_it(store, watched, other, stored):
-    """EF-53"""
-    store(Doc(id=1, name="a"), Doc(id=2, name="a"))
-    session = watched()
-    one, two = session.get_one(Doc, 1), session.get_one(Doc, 2)
-    other(Doc, 2, name="theirs")
-    one.name = "ours"
-    session.flush()
-    with pytest.raises(ConcurrencyError), session.begin_nested():
-        two.name = "ours"
-    reload(session, two)
-    two.name = "corrected"
-    session.commit()
-
-    assert [stored(Doc, n)["name"] for n in (1, 2)] == ["ours", "corrected"]
-
-
 def test_the_question_whether_to_retry_gets_the_real_error(engine, store, other, stored):
     """EF-54: and the unit runs twice."""
     store(Doc(id=1, name="a"))
@@ -704,28 +509,6 @@ def test_the_question_whether_to_retry_gets_the_real_error(engine, store, other,
     assert len(ran) == 2
     assert ran[0] is not ran[1]
     assert (stored(Doc, 1)["name"], stored(Doc, 1)["other"]) == ("ours", "theirs")
-
-
-def test_context_variables_survive_every_attempt(engine, store, other):
-    """EF-55"""
-    store(Doc(id=1, name="a"))
-    request = contextvars.ContextVar("request")
-    request.set("one")
-    seen = []
-
-    @unit_of_work(sessionmaker(engine), retry=retrying(wait_initial=0))
-    def edit(session):
-        seen.append(request.get())
-        request.set("two")
-        doc = session.get_one(Doc, 1)
-        if len(seen) == 1:
-            other(Doc, 1, other="theirs")
-        doc.name = "ours"
-
-    edit()
-
-    assert seen == ["one", "two"]
-    assert request.get() == "two"
 
 
 # -- who has the version ---------------------------------------------------------------------------

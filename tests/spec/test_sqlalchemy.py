@@ -5,12 +5,12 @@ from __future__ import annotations
 import uuid
 
 import pytest
-from sqlalchemy import ForeignKey, func, insert, literal, select
+from sqlalchemy import ForeignKey, func, literal, select
 from sqlalchemy.exc import OperationalError
-from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sessionmaker
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 from sqlalchemy.orm.exc import FlushError, StaleDataError
 
-from optilock import ConcurrencyError, ConfigurationError, Versioned, watch
+from optilock import ConfigurationError, Versioned
 from optilock.testing import count_statements
 from optilock.tokens import Counter
 from tests.spec.models import (
@@ -28,7 +28,7 @@ from tests.spec.models import (
     Plain,
 )
 from tests.spec.steps import alive, reload, told
-from tests.support.models import Animal, Car, Dog, Note, Odd
+from tests.support.models import Dog, Odd
 
 # -- NULL ------------------------------------------------------------------------------------------
 
@@ -63,40 +63,6 @@ def test_a_version_is_not_set_to_nothing(store, watched, stored):
 # -- rows ------------------------------------------------------------------------------------------
 
 
-def test_two_rows_move_their_versions_each(store, watched, stored):
-    """SA-05"""
-    store(Doc(id=1), Doc(id=2))
-    session = watched()
-    for doc in session.scalars(select(Doc)):
-        doc.name = "ours"
-    session.commit()
-
-    assert [stored(Doc, n)["version"] for n in (1, 2)] == [2, 2]
-
-
-def insert_statement(session):
-    session.execute(insert(Doc), [{"id": 1}, {"id": 2}])
-
-
-def insert_mappings(session):
-    session.bulk_insert_mappings(Doc, [{"id": 1}, {"id": 2}])
-
-
-def insert_objects(session):
-    session.bulk_save_objects([Doc(id=1), Doc(id=2)])
-
-
-@pytest.mark.parametrize("put", [insert_statement, insert_mappings, insert_objects])
-def test_rows_inserted_in_bulk_have_the_first_version(tables, watched, stored, put):
-    """SA-06, SA-54"""
-    tables(Doc)
-    session = watched()
-    put(session)
-    session.commit()
-
-    assert [stored(Doc, n)["version"] for n in (1, 2)] == [1, 1]
-
-
 @pytest.mark.parametrize("stale", [False, True])
 def test_objects_saved_in_bulk_are_checked_and_move_their_versions(
     store, watched, other, stored, stale
@@ -121,20 +87,6 @@ def test_objects_saved_in_bulk_are_checked_and_move_their_versions(
         session.bulk_save_objects(docs)
         session.commit()
         assert [stored(Doc, n)["version"] for n in (1, 2)] == [2, 2]
-
-
-@alive
-def test_a_stale_object_is_noticed_when_its_row_is_read_with_a_lock(store, watched, other):
-    """SA-09: on load, before anything is written; after a refresh it can be read."""
-    store(Doc(id=1, name="a"))
-    session = watched()
-    doc = session.get_one(Doc, 1)
-    other(Doc, 1, name="theirs")
-    with pytest.raises(StaleDataError):
-        session.get(Doc, 1, with_for_update=True)
-    reload(session, doc)
-
-    assert session.get(Doc, 1, with_for_update=True).name == "theirs"
 
 
 @alive
@@ -184,33 +136,6 @@ def test_a_stale_object_is_not_noticed_when_its_row_is_read_without_a_lock(
 # -- drivers that cannot count ---------------------------------------------------------------------
 
 
-def test_one_row_is_checked_where_batches_are_not_counted(
-    store, watched, other, refused, engine, monkeypatch
-):
-    """SA-12"""
-    monkeypatch.setattr(engine.dialect, "supports_sane_multi_rowcount", False)
-    store(Doc(id=1))
-    session = watched()
-    session.get_one(Doc, 1).name = "ours"
-    other(Doc, 1, name="theirs")
-
-    assert [e.identity for e in refused(session).entries] == [(1,)]
-
-
-def test_many_rows_are_checked_where_batches_are_not_counted(
-    store, watched, other, refused, engine, monkeypatch
-):
-    """SA-53: SQLAlchemy is silent there; only rows without a version stay so."""
-    monkeypatch.setattr(engine.dialect, "supports_sane_multi_rowcount", False)
-    store(Doc(id=1), Doc(id=2), Doc(id=3))
-    session = watched()
-    for doc in session.scalars(select(Doc)):
-        doc.name = "ours"
-    other(Doc, 2, name="theirs")
-
-    assert [e.identity for e in refused(session).entries] == [(2,)]
-
-
 def change_all(session, rows):
     for row in rows:
         row.name = "ours"
@@ -219,33 +144,6 @@ def change_all(session, rows):
 def remove_all(session, rows):
     for row in rows:
         session.delete(row)
-
-
-def change(session):
-    session.get_one(Doc, 1).name = "ours"
-
-
-def remove(session):
-    session.delete(session.get_one(Doc, 1))
-
-
-@pytest.mark.parametrize("act", [change, remove])
-def test_a_driver_that_cannot_count_rows_is_refused(
-    store, watched, stored, engine, monkeypatch, act
-):
-    """SA-13: SQLAlchemy warns and goes on without the check."""
-    store(Doc(id=1, name="a"))
-    session = watched()
-    act(session)
-    monkeypatch.setattr(engine.dialect, "supports_sane_rowcount", False)
-    with pytest.raises(ConfigurationError):
-        session.commit()
-    session.rollback()
-    session.close()
-    with pytest.raises(ConfigurationError):
-        watch(sessionmaker(engine))
-
-    assert stored(Doc, 1)["name"] == "a"
 
 
 def test_a_driver_that_cannot_count_rows_is_refused_for_second_updates(
@@ -262,57 +160,6 @@ def test_a_driver_that_cannot_count_rows_is_refused_for_second_updates(
     session.rollback()
 
     assert stored(Node, 2)["up_id"] is None
-
-
-# -- merge -----------------------------------------------------------------------------------------
-
-
-@pytest.mark.filterwarnings("ignore::optilock.errors.UnversionedMergeWarning")
-def test_a_copy_without_a_version_is_merged_over_the_newest_row(store, watched, other, stored):
-    """SA-15: it says "make the row so", and moves 2 to 3."""
-    store(Doc(id=1, name="a"))
-    other(Doc, 1, other="theirs")
-    session = watched()
-    session.merge(Doc(id=1, name="ours"))
-    session.commit()
-
-    assert stored(Doc, 1) == {"id": 1, "name": "ours", "other": "theirs", "version": 3}
-
-
-def copy_of(session, **values):
-    doc = session.get_one(Doc, 1)
-    session.expunge(doc)
-    session.commit()
-    for name, value in values.items():
-        setattr(doc, name, value)
-    return doc
-
-
-def test_a_copy_of_the_stored_version_is_merged(store, watched, stored):
-    """SA-16"""
-    store(Doc(id=1, name="a"))
-    session = watched()
-    copy = copy_of(session, name="ours")
-    session.merge(copy)
-    session.commit()
-
-    assert (stored(Doc, 1)["name"], stored(Doc, 1)["version"]) == ("ours", 2)
-
-
-@pytest.mark.parametrize("known", [True, False])
-def test_a_copy_of_an_older_version_is_refused_at_the_merge(store, watched, other, stored, known):
-    """SA-17, SA-18: whether the session has the row or must read it."""
-    store(Doc(id=1, name="a"))
-    session = watched()
-    copy = copy_of(session, name="ours")
-    other(Doc, 1, name="theirs")
-    if known:
-        session.get_one(Doc, 1)
-    with pytest.raises(StaleDataError):
-        session.merge(copy)
-    session.commit()
-
-    assert (stored(Doc, 1)["name"], stored(Doc, 1)["version"]) == ("theirs", 2)
 
 
 # -- post_update -----------------------------------------------------------------------------------
@@ -432,29 +279,6 @@ def test_a_row_whose_pointer_is_taken_off_first_is_deleted_by_its_new_version(
 # -- row switch ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("model", "name"), [(Doc, "name"), (Note, "text")])
-@pytest.mark.parametrize("stale", [False, True])
-def test_a_row_that_is_replaced_under_its_key_is_a_checked_update(
-    store, watched, other, stored, refused, model, name, stale
-):
-    """SA-28, SA-29: with counted and with random versions."""
-    store(model(id=1, **{name: "a"}))
-    before = stored(model, 1)["version"]
-    session = watched()
-    session.delete(session.get_one(model, 1))
-    session.add(model(id=1, **{name: "ours"}))
-    if stale:
-        other(model, 1, **{name: "theirs"})
-        [entry] = refused(session).entries
-        session.rollback()
-        assert (entry.original["version"], entry.database[name]) == (before, "theirs")
-        assert stored(model, 1)[name] == "theirs"
-    else:
-        session.commit()
-        assert stored(model, 1)[name] == "ours"
-        assert stored(model, 1)["version"] != before
-
-
 @alive
 @pytest.mark.parametrize("settle", ["reload", "give up"])
 @pytest.mark.parametrize("count", [1, 3])
@@ -503,46 +327,7 @@ def test_a_kid_that_is_replaced_under_its_key_is_a_checked_update(
         assert stored(Kid, 1) == {"id": 1, "name": "ours", "parent_id": 1, "version": 2}
 
 
-def test_a_row_that_was_made_again_does_not_pass_for_its_predecessor(
-    store, watched, gone, stored, refused
-):
-    """SA-30: a counter would be 1 again; a random version never repeats."""
-    store(Note(id=1, text="a"))
-    session = watched()
-    note = session.get_one(Note, 1)
-    gone(Note, 1)
-    store(Note(id=1, text="theirs"))
-    note.text = "ours"
-    refused(session)
-    session.rollback()
-
-    assert stored(Note, 1)["text"] == "theirs"
-
-
 # -- inheritance -----------------------------------------------------------------------------------
-
-
-def test_a_change_of_the_joined_table_moves_the_version_of_the_base(store, watched, stored):
-    """SA-31"""
-    store(Dog(id=1, name="a", tricks="a"))
-    session = watched()
-    session.get_one(Dog, 1).tricks = "ours"
-    session.commit()
-
-    assert (stored(Dog, 1)["tricks"], stored(Animal, 1)["version"]) == ("ours", 2)
-
-
-def test_a_version_of_the_joined_table_alone_is_enough(store, watched, other, stored, refused):
-    """SA-32: the base has none."""
-    store(Car(id=1, name="a", doors=1))
-    session = watched()
-    session.get_one(Car, 1).name = "ours"
-    other(Car, 1, doors=2)
-    [entry] = refused(session).entries
-    session.rollback()
-
-    assert (entry.model, entry.conflicting) == (Car, frozenset())
-    assert (stored(Car, 1)["name"], stored(Car, 1)["version"]) == ("a", 2)
 
 
 def test_a_second_version_in_the_joined_table_is_refused():
@@ -803,17 +588,3 @@ def test_a_version_may_have_a_name_that_looks_like_a_parameter(
     session.rollback()
 
     assert stored(Odd, 0)["name"] == "theirs"
-
-
-def test_an_update_of_a_row_that_is_gone_is_told_without_a_version_too(store, watched, gone):
-    """SA-51: by SQLAlchemy's own error; where the database saw a conflict, by ours."""
-    store(Plain(id=1, name="a"))
-    session = watched()
-    session.get_one(Plain, 1).name = "ours"
-    gone(Plain, 1)
-    with pytest.raises(StaleDataError) as caught:
-        session.flush()
-
-    if isinstance(caught.value, ConcurrencyError):
-        assert isinstance(caught.value.__cause__, OperationalError)
-        assert caught.value.entries == ()

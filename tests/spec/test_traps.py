@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import pytest
-from sqlalchemy import event, select, text, update
-from sqlalchemy.exc import IntegrityError, OperationalError
+from sqlalchemy import select, text, update
+from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session, sessionmaker
 from sqlalchemy.orm.attributes import flag_modified, set_committed_value
-from sqlalchemy.orm.exc import StaleDataError
 
 from optilock import (
     ConcurrencyError,
     ConfigurationError,
     Isolation,
     UnitOfWork,
-    bulk_update,
     client_wins,
     merge_fields,
     repeatable_read,
@@ -22,17 +20,13 @@ from optilock import (
     serializable,
     touch,
     unit_of_work,
-    verify,
 )
-from optilock.errors import LinkGone
-from optilock.resolvers import merge_json, per_field
 from optilock.statements import no_bump, unchanged
 from tests.spec.models import (
     Address,
     Blob,
     Dirty,
     Doc,
-    Grown,
     Kid,
     Line,
     Mark,
@@ -44,64 +38,16 @@ from tests.spec.models import (
     Sheet,
     Whole,
 )
-from tests.spec.steps import alive, reload, statement, stub, told
+from tests.spec.steps import alive, statement, stub, told
 from tests.support.models import (
     Animal,
     Dog,
     Eager,
-    File,
-    Folder,
-    Note,
     Page,
-    Post,
     Settings,
-    Tag,
-    post_tags,
 )
 
 # -- state and recovery ----------------------------------------------------------------------------
-
-
-@alive
-def test_after_a_refused_flush_nothing_of_ours_is_lost(store, watched, other, stored, refused):
-    """trap 1: the transaction is alive, the edit is there, the insert and the delete are done."""
-    store(*(Doc(id=n, name="a") for n in (1, 2)))
-    session = watched(autoflush=False)
-    doc = session.get_one(Doc, 1)
-    doc.name = "ours"
-    session.add(Doc(id=3, name="new"))
-    session.delete(session.get_one(Doc, 2))
-    other(Doc, 1, name="theirs")
-    [entry] = refused(session).entries
-
-    assert session.is_active
-    assert doc.__dict__["name"] == "ours"
-    assert session.is_modified(doc)
-    assert entry.current["name"] == "ours"
-    reload(session, doc)
-    session.commit()
-    assert [(stored(Doc, n) or {}).get("name") for n in (1, 2, 3)] == ["theirs", None, "new"]
-
-
-@alive
-def test_a_stale_object_at_the_door_of_a_savepoint_leaves_the_work_before_it(
-    store, watched, other, stored
-):
-    """trap 2: ``begin_nested`` flushes before the savepoint exists."""
-    store(*(Doc(id=n, name="a") for n in (1, 2)))
-    session = watched()
-    one, two = session.get_one(Doc, 1), session.get_one(Doc, 2)
-    other(Doc, 2, name="theirs")
-    one.name = "ours"
-    session.flush()
-    two.name = "ours"
-    with pytest.raises(ConcurrencyError):
-        session.begin_nested()
-    assert session.is_active
-    reload(session, two)
-    session.commit()
-
-    assert [stored(Doc, n)["name"] for n in (1, 2)] == ["ours", "theirs"]
 
 
 @alive
@@ -148,29 +94,6 @@ def test_a_query_that_flushes_tells_the_conflict_and_the_unit_catches_it(
 
     assert [isinstance(step, Session) for step in ran] == [True, True, False]
     assert (stored(Doc, 1)["name"], stored(Doc, 1)["other"]) == ("ours", "theirs")
-
-
-def test_after_a_rollback_a_second_save_does_not_overwrite(store, watched, other, stored, refused):
-    """trap 5: nor does one that sets the value again, until the row was read again."""
-    store(Doc(id=1, name="a"))
-    session = watched()
-    doc = session.get_one(Doc, 1)
-    doc.name = "ours"
-    other(Doc, 1, name="theirs")
-    refused(session)
-    session.rollback()
-    session.commit()
-    assert stored(Doc, 1)["name"] == "theirs"
-    for _ in range(2):
-        doc.name = "ours"
-        [entry] = told(session).entries
-        assert (entry.original["version"], entry.database["version"]) == (1, 2)
-        session.rollback()
-    assert stored(Doc, 1)["name"] == doc.name == "theirs"
-    doc.name = "ours"
-    session.commit()
-
-    assert stored(Doc, 1)["version"] == 3
 
 
 def test_after_savepoints_the_version_is_that_of_each(store, watched, stored):
@@ -241,36 +164,6 @@ def test_a_row_that_was_reloaded_in_part_is_still_the_older_version(
         assert stored(Doc, 1)["other"] == "theirs"
 
 
-def edit(session, row):
-    row.name = "ours"
-
-
-def remove(session, row):
-    session.delete(row)
-
-
-both = pytest.mark.parametrize("act", [edit, remove])
-
-
-@both
-@pytest.mark.parametrize("count", [1, 3])
-def test_a_row_whose_version_is_null_is_refused_and_not_a_failed_statement(
-    store, watched, engine, stored, act, count
-):
-    """trap 11: alone and in a batch; the transaction is alive."""
-    store(*(Grown(id=n, name="a") for n in range(count)))
-    statement(engine, Grown, 0, version=None)
-    session = watched()
-    for row in session.scalars(select(Grown)):
-        act(session, row)
-    with pytest.raises(ConfigurationError, match=r"Grown \(0,\)"):
-        session.flush()
-    assert session.is_active
-    session.rollback()
-
-    assert stored(Grown, 0) == {"id": 0, "name": "a", "version": None}
-
-
 @pytest.mark.parametrize("model", [Whole, Dirty])
 def test_compared_values_may_be_null_and_are_those_that_were_loaded(
     store, watched, engine, stored, refused, model
@@ -330,43 +223,6 @@ def test_versions_of_bytes_match_whatever_holds_them(store, watched, stored, kin
     assert stored(Blob, 1)["name"] == "ours"
 
 
-def test_a_version_given_to_an_insert_is_refused_and_a_row_switch_is_checked(
-    store, watched, other, stored, refused
-):
-    """trap 14: SQLAlchemy would store 1 without a word."""
-    with pytest.raises(ConfigurationError):
-        Doc(id=1, version=41)
-    store(Doc(id=1, name="a"))
-    session = watched()
-    session.delete(session.get_one(Doc, 1))
-    session.add(Doc(id=1, name="ours"))
-    other(Doc, 1, name="theirs")
-    refused(session)
-    session.rollback()
-
-    assert stored(Doc, 1)["name"] == "theirs"
-
-
-@pytest.mark.parametrize("act", ["edit", "delete"])
-def test_a_random_version_tells_a_row_from_its_predecessor(
-    store, watched, gone, stored, refused, act
-):
-    """trap 15: a counter would begin at 1 again."""
-    store(Note(id=1, text="a"))
-    session = watched()
-    note = session.get_one(Note, 1)
-    gone(Note, 1)
-    store(Note(id=1, text="theirs"))
-    if act == "edit":
-        note.text = "ours"
-    else:
-        session.delete(note)
-    refused(session)
-    session.rollback()
-
-    assert stored(Note, 1)["text"] == "theirs"
-
-
 @pytest.mark.parametrize("count", [1, 3])
 def test_a_counter_goes_beyond_32_bits(store, watched, stored, engine, count):
     """trap 16"""
@@ -383,20 +239,6 @@ def test_a_counter_goes_beyond_32_bits(store, watched, stored, engine, count):
 
 
 # -- counting rows ---------------------------------------------------------------------------------
-
-
-def test_of_many_deletes_the_one_that_missed_is_named(store, watched, other, refused, stored):
-    """trap 17: they go in one batch, whose total names nobody."""
-    store(*(Doc(id=n, name="a") for n in (1, 2, 3)))
-    session = watched()
-    for doc in session.scalars(select(Doc)):
-        session.delete(doc)
-    other(Doc, 2, name="theirs")
-    error = refused(session)
-    session.rollback()
-
-    assert [(e.identity, e.action) for e in error.entries] == [((2,), "delete")]
-    assert [stored(Doc, n)["name"] for n in (1, 2, 3)] == ["a", "theirs", "a"]
 
 
 @pytest.mark.parametrize("count", [1, 3])
@@ -445,25 +287,6 @@ def test_a_driver_that_counts_changed_rows_only_does_not_disturb_versions(
     bare.dispose()
 
     assert [stored(Doc, n)["version"] for n in (1, 2)] == [2, 3]
-
-
-def test_a_link_that_is_gone_is_no_conflict_of_versions(store, watched, engine, stored):
-    """trap 20: an error of its own that names no row; the rest of the flush is written."""
-    store(Post(id=1, tags=[Tag(id=1)]))
-    session = watched()
-    post = session.get_one(Post, 1)
-    post.tags.clear()
-    post.title = "ours"
-    with engine.begin() as theirs:
-        theirs.execute(post_tags.delete())
-    with pytest.raises(StaleDataError) as caught:
-        session.flush()
-    session.commit()
-
-    assert isinstance(caught.value, LinkGone)
-    assert caught.value.entries == ()
-    assert caught.value.links == ({"post_id": 1, "tag_id": 1},)
-    assert stored(Post, 1)["title"] == "ours"
 
 
 def test_a_duplicate_key_is_an_integrity_error(store, watched):
@@ -586,19 +409,6 @@ def test_write_skew_is_prevented_by_serializable_alone(engine, store, stored, un
     assert [stored(Doc, n)["name"] for n in (1, 2)].count("on") == failed
 
 
-def test_a_level_for_a_unit_that_has_begun_is_refused(engine, store):
-    """trap 27: SQLAlchemy would warn, and go on at the old level."""
-    store(Doc(id=1))
-    sessions = sessionmaker(engine)
-    with UnitOfWork(sessions) as session:
-        session.get_one(Doc, 1)
-        with (
-            pytest.raises(ConfigurationError),
-            UnitOfWork(sessions, isolation=Isolation.SERIALIZABLE),
-        ):
-            pass
-
-
 # -- mapping ---------------------------------------------------------------------------------------
 
 
@@ -641,26 +451,6 @@ def test_flagging_an_attribute_moves_the_version_and_flagging_the_version_is_ref
     assert (stored(Doc, 1)["name"], stored(Doc, 1)["version"]) == ("a", 2)
 
 
-@alive
-def test_a_value_that_is_changed_in_place_has_its_original(store, watched, other, stored):
-    """trap 31: so a merge of three sides keeps both changes."""
-    store(Settings(id=1, data={"a": 1, "b": 1}))
-    entries = []
-
-    def resolve(entry):
-        entries.append(entry)
-        return per_field(data=merge_json)(entry)
-
-    session = watched(resolve)
-    settings = session.get_one(Settings, 1)
-    other(Settings, 1, data={"a": 1, "b": 2})
-    settings.data["a"] = 5
-    session.commit()
-
-    assert entries[0].original["data"] == {"a": 1, "b": 1}
-    assert stored(Settings, 1)["data"] == {"a": 5, "b": 2}
-
-
 def test_a_composite_that_is_changed_in_place_has_its_original(
     store, watched, other, stored, refused
 ):
@@ -694,39 +484,6 @@ def test_a_plain_value_that_is_changed_in_place_is_saved_when_it_is_flagged(
     assert entry.database["plain"] == [1, 9]
 
 
-def test_a_stale_kid_keeps_its_parent_from_being_deleted(store, watched, other, stored, refused):
-    """trap 32: and the other kid is kept as well."""
-    store(Parent(id=1, kids=[Kid(id=1, name="a"), Kid(id=2, name="a")]))
-    session = watched()
-    session.delete(session.get_one(Parent, 1))
-    other(Kid, 2, name="theirs")
-    assert [(e.model, e.identity) for e in refused(session).entries] == [(Kid, (2,))]
-    session.rollback()
-
-    assert stored(Parent, 1) is not None
-    assert [stored(Kid, n)["name"] for n in (1, 2)] == ["a", "theirs"]
-
-
-@pytest.mark.parametrize("stale", [False, True])
-def test_rows_that_the_database_deletes_go_only_with_an_unchanged_parent(
-    store, watched, other, stored, refused, engine, stale
-):
-    """trap 32: their own versions are not looked at; who wants that loads them."""
-    if engine.dialect.name == "sqlite":
-        event.listen(engine, "connect", lambda c, _: c.execute("PRAGMA foreign_keys=ON"))
-    store(Folder(id=1, files=[File(id=1)]))
-    session = watched()
-    session.delete(session.get_one(Folder, 1))
-    if stale:
-        other(Folder, 1, name="theirs")
-        refused(session)
-        session.rollback()
-        assert stored(File, 1) is not None
-    else:
-        session.commit()
-        assert stored(File, 1) is None
-
-
 def test_a_value_that_comes_back_to_itself_moves_nothing(store, watched, other, stored):
     """trap 36: so it conflicts with nobody either."""
     store(Doc(id=1, name="a"))
@@ -757,40 +514,6 @@ def test_an_ignored_column_does_not_keep_other_writers_from_theirs(store, watche
 # -- expired objects, and bookkeeping --------------------------------------------------------------
 
 
-def by_commit(session, doc):
-    session.commit()
-
-
-def by_expire(session, doc):
-    session.commit()
-    session.expire(doc)
-
-
-def by_expiring_the_version(session, doc):
-    session.expire_on_commit = False
-    session.commit()
-    session.expire(doc, ["version"])
-
-
-@pytest.mark.parametrize("expire", [by_commit, by_expire, by_expiring_the_version])
-@pytest.mark.parametrize("act", [edit, remove])
-def test_an_expired_object_is_not_written_over_what_nobody_has_seen(
-    store, watched, other, stored, expire, act
-):
-    """trap 9: SQLAlchemy would read the newest version inside the flush."""
-    store(Doc(id=1, name="a"))
-    session = watched()
-    doc = session.get_one(Doc, 1)
-    expire(session, doc)
-    other(Doc, 1, name="theirs")
-    act(session, doc)
-    [entry] = told(session).entries
-    session.rollback()
-
-    assert (entry.original["version"], entry.database["version"]) == (1, 2)
-    assert stored(Doc, 1)["name"] == "theirs"
-
-
 @pytest.mark.parametrize("count", [1, 3])
 def test_bookkeeping_in_the_same_transaction_is_no_conflict_with_oneself(
     store, watched, stored, count
@@ -814,65 +537,6 @@ def test_bookkeeping_in_the_same_transaction_is_no_conflict_with_oneself(
 
     assert [doc.version for doc in docs] == [4] * count
     assert stored(Doc, 0) == {"id": 0, "name": "ours", "other": "c", "version": 4}
-
-
-def test_a_touch_with_an_edit_moves_the_version_by_one(store, watched, stored):
-    """trap 26: hibernate-orm#11581; and of a row that is deleted nothing is touched."""
-    store(Doc(id=1, name="a"), Doc(id=2))
-    session = watched()
-    one, two = session.get_one(Doc, 1), session.get_one(Doc, 2)
-    touch(one)
-    one.name = "ours"
-    touch(two)
-    session.delete(two)
-    session.commit()
-
-    assert (stored(Doc, 1)["version"], stored(Doc, 2)) == (2, None)
-
-
-def a_copy(session, **values):
-    copy = session.get_one(Doc, 1)
-    session.expunge(copy)
-    session.commit()
-    for name, value in values.items():
-        setattr(copy, name, value)
-    return copy
-
-
-@pytest.mark.parametrize("expired", [True, False])
-def test_a_stale_copy_is_refused_with_an_entry_and_merges_nothing(
-    store, watched, other, stored, expired
-):
-    """trap 33: also over an object that a commit has expired."""
-    store(Doc(id=1, name="a"))
-    session = watched()
-    copy = a_copy(session, name="ours")
-    held = session.get_one(Doc, 1)
-    if expired:
-        session.commit()
-    other(Doc, 1, name="theirs")
-    if not expired:
-        session.rollback()
-        assert held.name == "theirs"
-    with pytest.raises(ConcurrencyError) as caught:
-        session.merge(copy)
-    session.commit()
-
-    assert (caught.value.entries[0].changes, held.name) == ({"name": "ours"}, "theirs")
-    assert stored(Doc, 1) == {"id": 1, "name": "theirs", "other": None, "version": 2}
-
-
-def test_a_copy_of_a_row_that_is_gone_does_not_bring_it_back(store, watched, gone, stored):
-    """trap 33"""
-    store(Doc(id=1, name="a"))
-    session = watched()
-    copy = a_copy(session, name="ours")
-    gone(Doc, 1)
-    with pytest.raises(ConcurrencyError):
-        session.merge(copy)
-    session.commit()
-
-    assert stored(Doc, 1) is None
 
 
 # -- roots, and versions that triggers move --------------------------------------------------------
@@ -926,7 +590,7 @@ def test_without_a_declared_root_the_parent_stays(store, watched, stored):
 def test_a_version_that_a_trigger_moves_is_the_stored_one(
     store, watched, engine, stored, refused, count, stale
 ):
-    """trap 35: three saves, and a writer that knows nothing of versions."""
+    """trap 35, EX-13: three saves, and a writer that knows nothing of versions."""
     store(*(Moved(id=n, name="a") for n in range(count)))
     session = watched(expire_on_commit=False)
     rows = session.scalars(select(Moved).order_by(Moved.id)).all()
@@ -950,72 +614,6 @@ def test_a_version_that_a_trigger_moves_is_the_stored_one(
     assert stored(Moved, 0)["name"] == ("theirs" if stale else "ours")
 
 
-# -- decisions on rows that are only read ----------------------------------------------------------
-
-
-@pytest.mark.parametrize("promised", [True, False])
-def test_write_skew_is_prevented_where_the_row_that_was_read_is_verified(
-    engine, store, stored, promised
-):
-    """trap 25: at any level; without the promise both go off call."""
-    store(Doc(id=1, name="on"), Doc(id=2, name="on"))
-    sessions = sessionmaker(engine)
-
-    def go_off(session, key):
-        mine, theirs = session.get_one(Doc, key), session.get_one(Doc, 3 - key)
-        assert theirs.name == "on"
-        if promised:
-            verify(theirs)
-        mine.name = "off"
-
-    def both_go_off():
-        with UnitOfWork(sessions) as one:
-            go_off(one, 1)
-            with UnitOfWork(sessions, propagation="independent") as two:
-                go_off(two, 2)
-
-    if not promised:
-        both_go_off()
-        assert [stored(Doc, n)["name"] for n in (1, 2)] == ["off", "off"]
-        return
-    with pytest.raises(ConcurrencyError) as caught:
-        both_go_off()
-    assert [(e.identity, e.action) for e in caught.value.entries][-1] == ((2,), "verify")
-    assert [stored(Doc, n)["name"] for n in (1, 2)] == ["on", "off"]
-
-
-@pytest.mark.needs("row-locks")
-def test_a_row_that_was_verified_stays_as_it_is_until_the_commit(engine, store, stored):
-    """trap 26: the look takes a lock; a look without one leaves a window before the COMMIT."""
-    store(Doc(id=1, name="a"), Doc(id=2, name="a"))
-    tried = []
-    with UnitOfWork(sessionmaker(engine)) as session:
-        verify(session.get_one(Doc, 1))
-        doc = session.get_one(Doc, 2)
-        doc.name = "ours"
-
-        @event.listens_for(engine, "commit", once=True)
-        def just_before(connection):
-            tried.append(connection)
-            with pytest.raises(OperationalError), engine.connect() as theirs:
-                locked = select(Doc.__table__).where(Doc.id == 1).with_for_update(nowait=True)
-                theirs.execute(locked)
-
-    assert tried
-    assert stored(Doc, 2)["name"] == "ours"
-
-
-def test_of_a_row_that_is_deleted_here_nothing_is_verified(engine, store, stored):
-    """trap 26: HHH-9419."""
-    store(Doc(id=1, name="a"))
-    with UnitOfWork(sessionmaker(engine), verify_reads=True) as session:
-        doc = session.get_one(Doc, 1)
-        verify(doc)
-        session.delete(doc)
-
-    assert stored(Doc, 1) is None
-
-
 # -- statements ------------------------------------------------------------------------------------
 
 
@@ -1037,49 +635,6 @@ def test_an_update_statement_moves_the_version_and_the_object_knows(
 
     assert found.rowcount == 0
     assert (stored(Doc, 1)["name"], stored(Doc, 1)["version"]) == ("theirs", 3)
-
-
-def test_rows_written_by_their_keys_must_say_their_version(store, watched, stored):
-    """trap 34: SQLAlchemy's answer is a bare KeyError."""
-    store(Doc(id=1, name="a"))
-    session = watched()
-    with pytest.raises(ConfigurationError, match="version"):
-        session.execute(update(Doc), [{"id": 1, "name": "ours"}])
-    session.execute(update(Doc), [{"id": 1, "name": "ours", "version": 1}])
-    session.commit()
-    with pytest.raises(StaleDataError):
-        session.execute(update(Doc), [{"id": 1, "name": "again", "version": 1}])
-    session.rollback()
-
-    assert (stored(Doc, 1)["name"], stored(Doc, 1)["version"]) == ("ours", 2)
-
-
-def test_rows_in_bulk_come_back_as_written_or_as_conflicts(store, watched, other, stored):
-    """trap 34: each in the version that it names."""
-    store(*(Doc(id=n, name="a") for n in (1, 2, 3)))
-    other(Doc, 2, name="theirs")
-    session = watched()
-    rows = [{"id": n, "version": 1, "name": "ours"} for n in (1, 2, 3)]
-    result = bulk_update(session, Doc, rows)
-    session.commit()
-
-    assert [done.identity for done in result.updated] == [(1,), (3,)]
-    assert [entry.identity for entry in result.conflicts] == [(2,)]
-    assert [stored(Doc, n)["name"] for n in (1, 2, 3)] == ["ours", "theirs", "ours"]
-
-
-def test_an_object_that_was_saved_in_bulk_is_no_conflict_with_itself(store, watched, stored):
-    """trap 34: SQLAlchemy leaves the old version in it."""
-    store(Doc(id=1, name="a"))
-    session = watched(expire_on_commit=False)
-    doc = session.get_one(Doc, 1)
-    doc.name = "b"
-    session.bulk_save_objects([doc])
-    session.commit()
-    doc.other = "c"
-    session.commit()
-
-    assert stored(Doc, 1)["version"] == doc.version
 
 
 @pytest.mark.parametrize("again", [True, False])

@@ -6,13 +6,12 @@ import uuid
 from typing import Any
 
 from sqlalchemy import Computed, Integer, String, func
-from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+from sqlalchemy.orm import Mapped, mapped_column
 
 from optilock import Versioned
 from optilock.tokens import Counter, RowVersion, Timestamp, Unique
 from tests.support.hash_token import Hash
-from tests.support.models import Base as Shared
-from tests.support.models import key
+from tests.support.models import key, own_base
 from tests.support.tens_token import Tens
 
 __all__ = ["KINDS", "Reset", "Thing", "Visited"]
@@ -27,12 +26,7 @@ TOKENS = {
     "Hash": Hash("title", "body"),
 }
 
-
-class Base(DeclarativeBase):
-    """A registry of its own, so that names of classes meet no names of other tests."""
-
-    metadata = Shared.metadata
-    type_annotation_map = Shared.type_annotation_map
+Base = own_base()
 
 
 def _kind(name: str, token: Any) -> Any:

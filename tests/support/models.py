@@ -36,6 +36,15 @@ class Base(DeclarativeBase):
     type_annotation_map = {str: String(60)}
 
 
+def own_base() -> Any:
+    """A base for the classes of one file, whose names then meet no names of other tests."""
+
+    class Base(DeclarativeBase):
+        type_annotation_map = {str: String(60)}
+
+    return Base
+
+
 def key() -> Any:
     """A primary key that the test chooses."""
     return mapped_column(primary_key=True, autoincrement=False)

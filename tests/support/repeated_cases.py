@@ -13,18 +13,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import JSON, ForeignKey, String, update
+from sqlalchemy import JSON, ForeignKey, update
 from sqlalchemy.ext.mutable import MutableDict
-from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, relationship
+from sqlalchemy.orm import Mapped, Session, mapped_column, relationship
 
 from optilock import Versioned, is_transient, merge_fields, reject, store_wins
 from optilock.preconditions import overwrite
 from optilock.resolvers import OnDelete, merge_text, per_field
 from optilock.tokens import CompareValues, RowVersion, Timestamp, Unique
+from tests.support.models import own_base
 
-
-class Base(DeclarativeBase):
-    type_annotation_map = {str: String(60)}
+Base = own_base()
 
 
 def key() -> Any:

@@ -1,12 +1,14 @@
 """Fixtures of the tests with two writers: rows, our session, and the other program.
 
 ``store(*objects)``            the rows that are there at first
+``async_store(*objects)``      the same, for a test with ``async_engine``
 ``account``                    the class of two rows that are there: Ada's account, and Bob's
 ``watched(on_conflict=…)``     our session, guarded; ``watched_on(engine, …)`` on another engine
 ``other(Model, key, **values)``  another program changes a row, and commits
 ``gone(Model, key)``           another program deletes a row, and commits
 ``stored(Model, key)``         what is in the table now, as a dictionary; ``None`` without a row
 ``refused(session)``           flush, and give the ConcurrencyError that it must raise
+``line``                       a line to the database, on which round trips are counted
 """
 
 from __future__ import annotations
@@ -22,7 +24,8 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session, sessionmaker
 
 from optilock import ConcurrencyError, watch
-from tests.engines.target import KEPT
+from optilock.testing import Wire, wire
+from tests.engines.target import KEPT, Target
 from tests.support.models import Account
 
 Do = Callable[..., Any]
@@ -43,31 +46,49 @@ def tables_of(*classes: type[Any]) -> list[Table]:
     return list(found)
 
 
+def _create(engine: Engine, *classes: type[Any]) -> None:
+    wanted = tables_of(*classes)
+    kept = KEPT.get(engine)
+    if kept is not None and not any(table.schema for table in wanted):
+        kept.create(engine, wanted)
+        return
+    # One question in place of one for each table: most databases are empty.
+    exists = bool(inspect(engine).get_table_names())
+    for metadata in {table.metadata for table in wanted}:
+        of_it = [table for table in wanted if table.metadata is metadata]
+        metadata.create_all(engine, tables=of_it, checkfirst=exists)
+
+
+def _store(engine: Engine, *objects: Any) -> None:
+    _create(engine, *dict.fromkeys(type(obj) for obj in objects))
+    with Session(engine) as session, session.begin():
+        session.add_all(objects)
+
+
 @pytest.fixture
 def tables(engine: Engine) -> Do:
-    def tables(*classes: type[Any]) -> None:
-        wanted = tables_of(*classes)
-        kept = KEPT.get(engine)
-        if kept is not None and not any(table.schema for table in wanted):
-            kept.create(engine, wanted)
-            return
-        # One question in place of one for each table: most databases are empty.
-        exists = bool(inspect(engine).get_table_names())
-        for metadata in {table.metadata for table in wanted}:
-            of_it = [table for table in wanted if table.metadata is metadata]
-            metadata.create_all(engine, tables=of_it, checkfirst=exists)
-
-    return tables
+    return functools.partial(_create, engine)
 
 
 @pytest.fixture
 def store(engine: Engine, tables: Do) -> Do:
-    def store(*objects: Any) -> None:
-        tables(*dict.fromkeys(type(obj) for obj in objects))
-        with Session(engine) as session, session.begin():
-            session.add_all(objects)
+    """Asks for ``tables``, so that they stay for the next test."""
+    return functools.partial(_store, engine)
 
-    return store
+
+@pytest.fixture
+def async_tables(async_database: Target) -> Iterator[Do]:
+    engine = async_database.engine()
+    yield functools.partial(_create, engine)
+    engine.dispose()
+
+
+@pytest.fixture
+def async_store(async_database: Target) -> Iterator[Do]:
+    """By a sync driver."""
+    engine = async_database.engine()
+    yield functools.partial(_store, engine)
+    engine.dispose()
 
 
 @pytest.fixture
@@ -139,6 +160,12 @@ def refused(engine: Engine) -> Do:
         return caught.value
 
     return refused
+
+
+@pytest.fixture
+def line(database: Target) -> Iterator[Wire]:
+    with wire(database.url) as line:
+        yield line
 
 
 def ends_transactions(engine: Engine) -> bool:

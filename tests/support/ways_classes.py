@@ -12,12 +12,11 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from sqlalchemy import ForeignKey, Table
-from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship
+from sqlalchemy.orm import Mapped, mapped_column, relationship
 
 from optilock import Versioned
 from optilock.tokens import CompareValues
-from tests.support.models import Base as Shared
-from tests.support.models import key
+from tests.support.models import key, own_base
 
 __all__ = ["Ways", "ways"]
 
@@ -52,11 +51,7 @@ def ways(prefix: str, *mixins: type[Any], **attributes: Any) -> Ways:
     """The classes below the mixins, with these attributes; their tables' names begin so."""
     own = type("Own", mixins, attributes)
 
-    class Base(DeclarativeBase):
-        """A registry of its own, so that names of classes meet no names of other tests."""
-
-        metadata = Shared.metadata
-        type_annotation_map = Shared.type_annotation_map
+    Base = own_base()
 
     class Task(own, Versioned, Base):
         __tablename__ = f"{prefix}_tasks"

@@ -520,6 +520,7 @@ class TestLoop:
 
 
 async def test_context_variables_survive(shape: Shape, time: Time) -> None:
+    """EF-55"""
     seen: ContextVar[int] = ContextVar("seen", default=0)
 
     class Counting(Work):

@@ -77,6 +77,7 @@ def stored(sessions: sessionmaker[Session]) -> tuple[Any, ...]:
 
 ASSIGN: list[Callable[[Any], None]] = [
     lambda doc: setattr(doc, "version", 5),
+    lambda doc: setattr(doc, "version", "1"),
     lambda doc: setattr(doc, "version", doc.version + 1),
     lambda doc: setattr(doc, "version", doc.version),
     lambda doc: setattr(doc, "version", None),
@@ -90,6 +91,7 @@ ASSIGN: list[Callable[[Any], None]] = [
 @pytest.mark.parametrize("expired", [False, True])
 @pytest.mark.parametrize("assign", ASSIGN)
 def test_assigning_is_an_error_that_changes_nothing(sessions, assign, expired) -> None:
+    """RL-14, RL-19, RL-22, EX-04"""
     with sessions() as session:
         doc = session.get_one(Doc, 1)
         if expired:

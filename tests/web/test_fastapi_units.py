@@ -169,7 +169,8 @@ def test_what_is_raised_rolls_back_and_comes_out_as_it_is(
     assert pages.stored(engine) == before
 
 
-def test_a_client_that_goes_away_does_not_interrupt_commit(
+@pytest.mark.anyio
+async def test_a_client_that_goes_away_does_not_interrupt_commit(
     engine: Engine, sessions: sessionmaker[Session]
 ) -> None:
     app, committing, gone = application(), threading.Event(), threading.Event()
@@ -178,24 +179,22 @@ def test_a_client_that_goes_away_does_not_interrupt_commit(
     def change(session: Annotated[Session, unit(sessions)]) -> None:
         session.get_one(Page, 1).title = "Stored"
 
-    async def request_and_go() -> None:
-        async with anyio.create_task_group() as group:
-            group.start_soon(asked, app)
-            assert await anyio.to_thread.run_sync(committing.wait, 60)
-            group.cancel_scope.cancel()
-            gone.set()
-
     @event.listens_for(engine, "commit")
     def commit(_: Any) -> None:
         committing.set()
         assert gone.wait(60)
 
-    asyncio.run(request_and_go())
+    async with anyio.create_task_group() as group:
+        group.start_soon(asked, app)
+        assert await anyio.to_thread.run_sync(committing.wait, 60)
+        group.cancel_scope.cancel()
+        gone.set()
     assert engine.pool.checkedout() == 0  # type: ignore[attr-defined]
     assert pages.stored(engine)[0][1:].count("Stored") == 1
 
 
-def test_a_client_that_goes_away_before_is_rolled_back(
+@pytest.mark.anyio
+async def test_a_client_that_goes_away_before_is_rolled_back(
     engine: Engine, sessions: sessionmaker[Session]
 ) -> None:
     """Also by a FastAPI that leaves it to its dependencies."""
@@ -208,15 +207,12 @@ def test_a_client_that_goes_away_before_is_rolled_back(
             flushed.set()
             await anyio.sleep_forever()
 
-    async def request_and_go() -> None:
-        flushed = anyio.Event()
-        async with anyio.create_task_group() as group:
-            group.start_soon(request, flushed)
-            await flushed.wait()
-            group.cancel_scope.cancel()
-        assert engine.pool.checkedout() == 0  # type: ignore[attr-defined]
-
-    asyncio.run(request_and_go())
+    flushed = anyio.Event()
+    async with anyio.create_task_group() as group:
+        group.start_soon(request, flushed)
+        await flushed.wait()
+        group.cancel_scope.cancel()
+    assert engine.pool.checkedout() == 0  # type: ignore[attr-defined]
     assert pages.stored(engine) == before
 
 

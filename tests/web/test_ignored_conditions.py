@@ -590,7 +590,8 @@ def test_a_decorated_function_and_a_unit_that_joins_are_asked_and_run_once(engin
     assert (len(calls), title(engine)) == (2, "a")
 
 
-def test_tasks_and_threads_with_the_context_belong_to_the_request_and_a_bare_thread_does_not(
+@pytest.mark.anyio
+async def test_tasks_and_threads_with_the_context_belong_to_the_request_and_a_bare_thread_does_not(
     engine: Engine,
 ) -> None:
     """A10: as the manual says."""
@@ -605,31 +606,26 @@ def test_tasks_and_threads_with_the_context_belong_to_the_request_and_a_bare_thr
         else:
             found[name] = False
 
-    async def main() -> None:
-        with serving("PUT", {"If-Match": STALE}):
-            await asyncio.create_task(asyncio.to_thread(write, "task"))
-            await run_in_threadpool(write, "pool")
-            for name, run in (("bare", write), ("given", contextvars.copy_context().run)):
-                args = (name,) if run is write else (write, name)
-                thread = threading.Thread(target=run, args=args)
-                thread.start()
-                thread.join()
-        write("after")
-
-    asyncio.run(main())
+    with serving("PUT", {"If-Match": STALE}):
+        await asyncio.create_task(asyncio.to_thread(write, "task"))
+        await run_in_threadpool(write, "pool")
+        for name, run in (("bare", write), ("given", contextvars.copy_context().run)):
+            args = (name,) if run is write else (write, name)
+            thread = threading.Thread(target=run, args=args)
+            thread.start()
+            thread.join()
+    write("after")
     assert found == {"task": True, "pool": True, "bare": False, "given": True, "after": False}
 
 
-def test_a_comparison_in_a_thread_counts_for_the_whole_request(engine: Engine) -> None:
+@pytest.mark.anyio
+async def test_a_comparison_in_a_thread_counts_for_the_whole_request(engine: Engine) -> None:
     """A10: the request is one object in all of them."""
 
-    async def main() -> None:
-        with serving("PUT", {"If-Match": tag(engine)}) as request:
-            await run_in_threadpool(compared, [request.sent["If-Match"]])
-            with UnitOfWork(engine) as session:
-                edit(session)
-
-    asyncio.run(main())
+    with serving("PUT", {"If-Match": tag(engine)}) as request:
+        await run_in_threadpool(compared, [request.sent["If-Match"]])
+        with UnitOfWork(engine) as session:
+            edit(session)
     assert title(engine) == "new"
 
 

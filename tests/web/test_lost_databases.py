@@ -226,4 +226,3 @@ async def test_a_key_of_no_row_is_404_of_async_drivers_too(async_engine: AsyncEn
                     return status_of(lambda: getattr(session, name)(Page, key))
 
                 assert (name, key, await session.run_sync(work)) == (name, key, 404)
-    await async_engine.dispose()

@@ -19,6 +19,7 @@ from sqlalchemy.orm import (
 from optilock import Versioned, client_wins, merge_fields, store_wins, watch
 from optilock.watched.session import order
 from optilock.watched.session.record import GUARD_KEY
+from tests.support.models import own_base
 
 pytestmark = pytest.mark.needs("resolves-in-place")
 
@@ -40,8 +41,7 @@ def continuum() -> Iterator[Any]:
 
 
 def a_base() -> type[Any]:
-    class Base(DeclarativeBase):
-        type_annotation_map = {str: String(60)}
+    Base = own_base()
 
     return type("Base", (Versioned, Base), {"__abstract__": True})
 

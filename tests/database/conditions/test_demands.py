@@ -24,7 +24,7 @@ from sqlalchemy import (
     true,
     update,
 )
-from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
+from sqlalchemy.ext.asyncio import async_sessionmaker
 from sqlalchemy.orm import Mapped, Mapper, Session, mapped_column, relationship, sessionmaker
 
 from optilock import (
@@ -275,22 +275,17 @@ def test_what_is_as_demanded_is_written_as_ever(filled: Engine, part: str, case:
 @part
 @cases
 async def test_nothing_is_written_by_an_async_session(
-    async_engine: Any, part: str, case: Any
+    async_engine: Any, async_store: Any, part: str, case: Any
 ) -> None:
     wanted, error, statements = part_of(part)
     sync: Engine = async_engine.sync_engine
-    async with async_engine.begin() as connection:
-        await connection.run_sync(lambda c: Base.metadata.drop_all(c, tables=TABLES))
-        await connection.run_sync(lambda c: Base.metadata.create_all(c, tables=TABLES))
-    async with AsyncSession(async_engine) as session, session.begin():
-        session.add_all(rows())
+    async_store(*rows())
     async with watch(async_sessionmaker(async_engine), on_conflict=client_wins)() as session:
         demand(session.sync_session, wanted)
         with pytest.raises(error):
             await session.run_sync(case, by(sync, *statements), by(sync, MOVED))
             await session.flush()
         await session.rollback()
-    await async_engine.dispose()
 
 
 @pytest.mark.engines("postgresql")

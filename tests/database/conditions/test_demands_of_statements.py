@@ -27,7 +27,7 @@ from sqlalchemy import (
     update,
 )
 from sqlalchemy.dialects import mysql, postgresql, sqlite
-from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
+from sqlalchemy.ext.asyncio import async_sessionmaker
 from sqlalchemy.orm import Mapped, Mapper, Session, aliased, mapped_column, relationship
 
 from optilock import ConfigurationError, Entry, OptilockError, Versioned, watch
@@ -559,13 +559,11 @@ def test_a_statement_of_two_tables_is_refused(rows, watched):
 
 
 @pytest.mark.anyio
-async def test_an_async_session_is_asked_and_refused_as_well(async_engine: Any) -> None:
-    tables = [one.__table__ for one in (Vessel, Tanker, Crew, Harbour, Berth)]
-    async with async_engine.begin() as connection:
-        await connection.run_sync(lambda c: Base.metadata.drop_all(c, tables=tables))
-        await connection.run_sync(lambda c: Base.metadata.create_all(c, tables=tables))
-    async with AsyncSession(async_engine) as session, session.begin():
-        session.add_all([Vessel(id=1), Tanker(id=2, owner="theirs"), Crew(id=1, captain="theirs")])
+async def test_an_async_session_is_asked_and_refused_as_well(
+    async_engine: Any, async_store: Any, async_tables: Any
+) -> None:
+    async_tables(Harbour, Berth)
+    async_store(Vessel(id=1), Tanker(id=2, owner="theirs"), Crew(id=1, captain="theirs"))
     sessions = watch(async_sessionmaker(async_engine))
     for of in (Vessel, Vessel.__table__, Crew.__table__):
         async with sessions() as session:
@@ -588,4 +586,3 @@ async def test_an_async_session_is_asked_and_refused_as_well(async_engine: Any) 
             with pytest.raises(ConfigurationError, match="said_crews"):
                 await send()
         await session.rollback()
-    await async_engine.dispose()

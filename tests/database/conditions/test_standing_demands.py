@@ -25,14 +25,10 @@ from optilock.tables.names import SHARES
 from optilock.testing import count_statements
 from optilock.watched.guard import connection as guarded_connections
 from optilock.watched.session.record import SessionRecord
-from tests.support.models import Base as SharedBase
-from tests.support.models import key
+from tests.support.models import key, own_base
 from tests.support.work import calls_of
 
-
-class Base(DeclarativeBase):
-    metadata = SharedBase.metadata
-    type_annotation_map = SharedBase.type_annotation_map
+Base = own_base()
 
 
 class Kept(Leasable, Versioned, Base):
@@ -219,7 +215,6 @@ async def test_an_async_session_refuses_it_as_well(async_engine, of):
         connection = await session.connection()
         with pytest.raises(ConfigurationError, match=rf"update\({of.__name__}\)"):
             await connection.exec_driver_sql(sql(of))
-    await async_engine.dispose()
 
 
 @both

@@ -243,10 +243,8 @@ def test_rows_of_two_databases_are_not_stored_as_one(tags, engine):
 
 
 @pytest.mark.anyio
-async def test_async_sessions_know_it_again(async_engine: AsyncEngine) -> None:
-    tables: Any = [Note.__table__, Piece.__table__]
-    async with async_engine.begin() as connection:
-        await connection.run_sync(lambda c: Base.metadata.create_all(c, tables=tables))
+async def test_async_sessions_know_it_again(async_engine: AsyncEngine, async_tables: Any) -> None:
+    async_tables(Note, Piece)
     async with AsyncSession(async_engine) as session, session.begin():
         tags = [(await asyncio.insert(session, Note, n, {"text": "a"})).etag for n in range(5)]
     told = []
@@ -256,4 +254,3 @@ async def test_async_sessions_know_it_again(async_engine: AsyncEngine) -> None:
         told.append([(one.identity, one.etag) for one in done[3:]])
     assert told[0] == told[1]
     assert all(one.again for one in done)
-    await async_engine.dispose()

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 
 from optilock import AsyncUnitOfWork, PreconditionFailed, asyncio, entities
 from optilock.entities import Operation
 from optilock.errors import AlreadyExists, BatchFailed, NotFound
-from tests.support.entities import KINDS, Base
+from tests.support.entities import KINDS
 from tests.support.models import Account, Note
 
 pytestmark = pytest.mark.anyio
@@ -20,10 +22,10 @@ CLASSES = {
 }
 
 
-async def test_async_sessions_have_the_same_operations(async_engine: AsyncEngine) -> None:
-    async with async_engine.begin() as connection:
-        tables = [cls.__table__ for cls in CLASSES]
-        await connection.run_sync(lambda c: Base.metadata.create_all(c, tables=tables))
+async def test_async_sessions_have_the_same_operations(
+    async_engine: AsyncEngine, async_tables: Callable[..., None]
+) -> None:
+    async_tables(*CLASSES)
     for cls, name in CLASSES.items():
         async with AsyncUnitOfWork(async_engine) as session:
             first = await asyncio.insert(session, cls, 1, {name: "a"})
@@ -50,4 +52,3 @@ async def test_async_sessions_have_the_same_operations(async_engine: AsyncEngine
         async with AsyncSession(async_engine) as plain:
             assert getattr(await plain.get_one(cls, 1), "version") == done.version  # noqa: B009
             assert await plain.get(cls, 2) is None
-    await async_engine.dispose()

@@ -52,12 +52,10 @@ class Priced(Versioned, Base):
 
 
 @pytest.fixture
-def sessions(engine: Engine) -> sessionmaker[Session]:
-    Base.metadata.create_all(engine)
-    made = watch(sessionmaker(engine))
-    with made.begin() as session:
-        session.add(Sheet(id=1, title="Home", data={"a": 1}))
-    return made
+def sessions(engine: Engine, tables: Any, store: Any) -> sessionmaker[Session]:
+    tables(Priced)
+    store(Sheet(id=1, title="Home", data={"a": 1}))
+    return watch(sessionmaker(engine))
 
 
 #: What takes the names and values of a body.

@@ -432,10 +432,8 @@ def test_what_the_session_demands_is_not_asked_again_of_what_is_stored(first, wa
 
 
 @pytest.mark.anyio
-async def test_async_sessions_know_it_again(async_engine: AsyncEngine) -> None:
-    tables: Any = [Post.__table__, Comment.__table__]
-    async with async_engine.begin() as connection:
-        await connection.run_sync(lambda c: Base.metadata.create_all(c, tables=tables))
+async def test_async_sessions_know_it_again(async_engine: AsyncEngine, async_tables: Any) -> None:
+    async_tables(Post, Comment)
     async with AsyncSession(async_engine) as session, session.begin():
         first = await asyncio.insert(session, Post, 1, {"text": "a"})
     told = []
@@ -447,4 +445,3 @@ async def test_async_sessions_know_it_again(async_engine: AsyncEngine) -> None:
             ]
     assert told[:2] == told[2:]
     assert [one.again for one in told] == [False, False, True, True]
-    await async_engine.dispose()

@@ -285,7 +285,6 @@ def test_a_key_of_several_columns_is_read_in_each(engine: Engine, key: Any) -> N
             second = Operation(entities.merge, Seat, key, {"guest": "x"}, if_match="*")
             entities.transaction(session, [first, second])
         assert (caught.value.index, caught.value.status) == (1, 404)
-    Base.metadata.drop_all(engine, tables=[Seat.__table__])
 
 
 class Doc(leases.Leasable, shares.Shared, Versioned, Base):
@@ -313,8 +312,6 @@ def test_leases_and_share_modes_read_a_key_in_the_same_way(engine: Engine, key: 
     if not isinstance(key, int) or key is True:
         with pytest.raises(NotFound):
             PLAIN.versions(Doc, key, '"x"')
-    SHARES.tables.drop_all(engine)
-    Base.metadata.drop_all(engine, tables=[Doc.__table__])
 
 
 # -- keys that only the database takes for the same ------------------------------------------------
@@ -545,7 +542,6 @@ def test_a_row_that_is_written_through_its_handle_tells_its_version(aliased: Eng
         stored = entities.merge(session, Doc, "7", {"text": "ours"}, if_match="*")
     with sessions() as session:
         assert stored.etag == etag_of(session.get_one(Doc, 7))
-    Base.metadata.drop_all(aliased, tables=[Doc.__table__])
 
 
 def test_the_tag_of_another_row_is_still_none_of_this(aliased: Engine) -> None:

@@ -6,7 +6,6 @@ server has answered. A trigger of the database counts what is really written.
 
 from __future__ import annotations
 
-import asyncio
 import http.client
 import uuid
 from collections.abc import Callable, Iterator
@@ -217,10 +216,9 @@ OPERATIONS: dict[str, tuple[bytes, Callable[..., object]]] = {
 
 
 @pytest.fixture
-def leaves(engine: Engine, cut: Cut) -> Iterator[sessionmaker[Session]]:
+def leaves(tables: Any, engine: Engine, cut: Cut) -> Iterator[sessionmaker[Session]]:
     """One row; the sessions are over a line that can be cut, in AUTOCOMMIT mode."""
-    Base.metadata.drop_all(engine)
-    Base.metadata.create_all(engine)
+    tables(Leaf)
     with engine.begin() as connection:
         connection.execute(Leaf.__table__.insert(), {"id": 1, "title": "old", "version": FIRST})
     made = create_engine(
@@ -290,24 +288,22 @@ def test_in_a_transaction_it_is_run_again_as_ever(engine, leaves, cut):
 
 
 @pytest.mark.engines("postgresql")
-def test_an_async_operation_whose_answer_is_lost_is_not_told_as_refused(engine, leaves, cut):
+@pytest.mark.anyio
+async def test_an_async_operation_whose_answer_is_lost_is_not_told_as_refused(engine, leaves, cut):
     """G5."""
 
-    async def test() -> None:
-        made = create_async_engine(
-            cut.url, isolation_level="AUTOCOMMIT", connect_args={"prepare_threshold": None}
-        )
+    made = create_async_engine(
+        cut.url, isolation_level="AUTOCOMMIT", connect_args={"prepare_threshold": None}
+    )
 
-        @retry(attempts=2, wait_initial=0)
-        async def merge() -> None:
-            async with AsyncSession(made) as session:
-                given: Any = {"title": "new"}
-                await optilock.asyncio.merge(session, Leaf, 1, given, if_match=SEEN)
+    @retry(attempts=2, wait_initial=0)
+    async def merge() -> None:
+        async with AsyncSession(made) as session:
+            given: Any = {"title": "new"}
+            await optilock.asyncio.merge(session, Leaf, 1, given, if_match=SEEN)
 
-        cut.passes, cut.at = True, b"UPDATE"
-        with pytest.raises(CommitOutcomeUnknown):
-            await merge()
-        await made.dispose()
-
-    asyncio.run(test())
+    cut.passes, cut.at = True, b"UPDATE"
+    with pytest.raises(CommitOutcomeUnknown):
+        await merge()
+    await made.dispose()
     assert titles(engine) == ["new"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any
@@ -34,8 +34,7 @@ from optilock.entities import Version
 from optilock.errors import AlreadyExists, NotFound, NotWritten
 from optilock.preconditions import entity_tags
 from optilock.statements import demand
-from optilock.testing import Wire, count_statements, wire
-from tests.engines import Target
+from optilock.testing import Wire, count_statements
 from tests.support.entities import KINDS, Base, Visited
 from tests.support.models import Account, Note, key
 from tests.support.tags import tag
@@ -106,12 +105,6 @@ def test_one_statement_and_two_on_a_miss(tables, watched, engine, name):
 
 
 # -- round trips -----------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def line(database: Target) -> Iterator[Wire]:
-    with wire(database.url) as line:
-        yield line
 
 
 def far(line: Wire, **options: Any) -> Engine:

@@ -69,7 +69,6 @@ async def test_a_key_is_stored_once_with_its_result(async_engine):
     for call in (committed_sync, purge_sync):
         with pytest.raises(ConfigurationError, match=r"optilock\.asyncio"):
             call(async_engine, *(["~a"] if call is committed_sync else []))
-    await async_engine.dispose()
 
 
 @pytest.fixture

@@ -114,29 +114,6 @@ def test_collections_of_a_refused_row_are_kept(store, watched, other, refused, s
 
 
 @alive
-def test_going_back_to_a_savepoint_gives_its_version_and_not_that_of_the_beginning(
-    store, watched, stored
-):
-    """RL-35, rails#58001."""
-    store(Account(id=1, owner="a"))
-    session = watched()
-    row = session.get_one(Account, 1)
-    row.owner = "before"
-    session.flush()
-    assert row.version == 2
-    point = session.begin_nested()
-    row.owner = "inside"
-    session.flush()
-    assert row.version == 3
-    point.rollback()
-
-    assert (row.owner, row.version) == ("before", 2)
-    row.owner = "after"
-    session.commit()
-    assert (stored(Account, 1)["owner"], stored(Account, 1)["version"]) == ("after", 3)
-
-
-@alive
 def test_a_row_refused_in_a_savepoint_conflicts_again_after_it(
     store, watched, other, refused, stored
 ):

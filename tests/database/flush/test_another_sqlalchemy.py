@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 import sqlalchemy
-from sqlalchemy import Column, Connection, Engine, Pool, String, Table, event, inspect, update
-from sqlalchemy.orm import DeclarativeBase, Mapped, Mapper, Session, sessionmaker
+from sqlalchemy import Column, Connection, Engine, Pool, Table, event, inspect, update
+from sqlalchemy.orm import Mapped, Mapper, Session, sessionmaker
 from sqlalchemy.util import LRUCache
 
 from optilock import ConcurrencyError, ConfigurationError, UnitOfWork, Versioned, events, watch
@@ -28,7 +28,7 @@ from optilock.watched.guard import self_test
 from optilock.watched.guard.own_flush import installed_release
 from optilock.watched.guard.release import check_release
 from optilock.watched.guard.self_test import find_faults
-from tests.support.models import key
+from tests.support.models import key, own_base
 
 
 class OtherCache(LRUCache):
@@ -39,11 +39,10 @@ CACHES = {"another type": lambda: OtherCache(100), "a dict": dict, "none": lambd
 
 
 @pytest.fixture(params=[Counter(), Unique()], ids=repr)
-def page(request, engine):
+def page(request, store):
     """A class of which no flush has written a row, with three rows."""
 
-    class Base(DeclarativeBase):
-        type_annotation_map = {str: String(60)}
+    Base = own_base()
 
     class Page(Versioned, Base):
         __tablename__ = "as_pages"
@@ -51,11 +50,8 @@ def page(request, engine):
         id: Mapped[int] = key()
         title: Mapped[str]
 
-    Base.metadata.create_all(engine)
-    with Session(engine) as session, session.begin():
-        session.add_all(Page(id=number, title="old") for number in (1, 2, 3))
-    yield Page
-    Base.metadata.drop_all(engine)
+    store(*(Page(id=number, title="old") for number in (1, 2, 3)))
+    return Page
 
 
 @pytest.fixture

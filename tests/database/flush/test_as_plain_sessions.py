@@ -9,16 +9,14 @@ from typing import Any
 import pytest
 from sqlalchemy import Integer, String, TypeDecorator, event, inspect
 from sqlalchemy.exc import PendingRollbackError, SAWarning, StatementError
-from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sessionmaker
+from sqlalchemy.orm import Mapped, Session, mapped_column, sessionmaker
 from sqlalchemy.orm.exc import StaleDataError
 
 from optilock import ConcurrencyError, ConfigurationError, Versioned, touch, verify, watch
 from optilock.tokens import CompareValues, Counter, Timestamp
-from tests.support.models import key
+from tests.support.models import key, own_base
 
-
-class Base(DeclarativeBase):
-    type_annotation_map = {str: String(60)}
+Base = own_base()
 
 
 class Stop(BaseException):

@@ -236,22 +236,15 @@ def test_an_update_of_objects_that_the_session_holds_is_refused(rows, by_driver,
 
 
 @pytest.mark.anyio
-async def test_an_async_connection_in_that_mode_is_refused(async_engine):
-    async with async_engine.begin() as connection:
-        await connection.run_sync(Base.metadata.drop_all)
-        await connection.run_sync(Base.metadata.create_all)
-    try:
-        async with AsyncSession(async_engine) as session, session.begin():
-            session.add(Page(id=1, n=1))
-        async with watch(async_sessionmaker(async_engine))() as session:
-            await session.connection(execution_options=AUTOCOMMIT)
-            (await session.get_one(Page, 1)).n = 5
-            with refusal:
-                await session.flush()
-        async with AsyncSession(async_engine) as session:
-            assert await session.scalar(select(Page.n)) == 1
-    finally:
-        await async_engine.dispose()
+async def test_an_async_connection_in_that_mode_is_refused(async_engine, async_store):
+    async_store(Page(id=1, n=1))
+    async with watch(async_sessionmaker(async_engine))() as session:
+        await session.connection(execution_options=AUTOCOMMIT)
+        (await session.get_one(Page, 1)).n = 5
+        with refusal:
+            await session.flush()
+    async with AsyncSession(async_engine) as session:
+        assert await session.scalar(select(Page.n)) == 1
 
 
 def test_after_a_commit_it_is_refused_again(by_driver, rows, stored):

@@ -294,7 +294,7 @@ def test_a_stale_row_whose_key_changes_is_refused_under_its_old_key(
 def test_a_delete_of_a_row_whose_key_was_changed_uses_the_old_key(
     store, watched, other, refused, stored, stale
 ):
-    """RL-13."""
+    """RL-13"""
     store(Country(code="a", name="A"), Country(code="b", name="B"))
     session = watched(autoflush=False)
     country = session.get_one(Country, "a")

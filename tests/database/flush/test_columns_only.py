@@ -14,7 +14,6 @@ from sqlalchemy import (
     ForeignKey,
     Integer,
     Numeric,
-    String,
     Table,
     TypeDecorator,
     delete,
@@ -46,11 +45,9 @@ from optilock.statements import no_bump
 from optilock.tokens import Counter, Timestamp
 from optilock.watched.guard import connection as guarded_connections
 from optilock.watched.guard import flush as guarded_flushes
-from tests.support.models import key
+from tests.support.models import key, own_base
 
-
-class Base(DeclarativeBase):
-    type_annotation_map = {str: String(60)}
+Base = own_base()
 
 
 class Author(Versioned, Base):

@@ -523,12 +523,9 @@ def test_a_client_wins_the_whole_group(store, watched, other, stored):
 
 @pytest.mark.anyio
 @pytest.mark.parametrize(("model", "resolver"), [(Booking, OF_CLASS), (Slot, OF_RESOLVER)])
-async def test_async_sessions_keep_columns_together(model, resolver, async_engine):
-    async with async_engine.begin() as connection:
-        await connection.run_sync(model.__table__.create)
+async def test_async_sessions_keep_columns_together(model, resolver, async_engine, async_store):
     sessions = watch(async_sessionmaker(async_engine), on_conflict=resolver)
-    async with sessions.begin() as session:
-        session.add(model(id=1, start=1, end=10))
+    async_store(model(id=1, start=1, end=10))
     async with sessions() as session:
         row = await session.get_one(model, 1)
         async with AsyncUnitOfWork(async_engine) as others:
@@ -539,4 +536,3 @@ async def test_async_sessions_keep_columns_together(model, resolver, async_engin
     async with sessions() as session:
         row = await session.get_one(model, 1)
         assert (row.start, row.end) == (1, 2)
-    await async_engine.dispose()

@@ -11,21 +11,15 @@ from optilock import AsyncUnitOfWork, ConcurrencyError, watch
 from optilock.errors import LinkGone
 from optilock.resolvers import OnDelete
 from optilock.testing import count_statements
-from tests.support.models import Account, Base, Comment, Post, Tag, post_tags
+from tests.support.models import Account, Post, Tag, post_tags
 
 pytestmark = pytest.mark.anyio
-TABLES = [Account.__table__, Post.__table__, Comment.__table__, Tag.__table__, post_tags]
 
 
 @pytest.fixture
-async def prepared(async_engine):
-    async with async_engine.begin() as connection:
-        await connection.run_sync(lambda c: Base.metadata.create_all(c, tables=TABLES))
-    async with AsyncSession(async_engine) as session, session.begin():
-        session.add(Account(id=1, owner="a"))
-        session.add(Post(id=1, title="a", tags=[Tag(id=1, name="x")]))
-    yield async_engine
-    await async_engine.dispose()
+def prepared(async_engine, async_store):
+    async_store(Account(id=1, owner="a"), Post(id=1, title="a", tags=[Tag(id=1, name="x")]))
+    return async_engine
 
 
 async def theirs(engine, **values):

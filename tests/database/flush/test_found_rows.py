@@ -6,17 +6,15 @@ from contextlib import nullcontext
 from typing import Any
 
 import pytest
-from sqlalchemy import Integer, String, create_engine
-from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, sessionmaker
+from sqlalchemy import Integer, create_engine
+from sqlalchemy.orm import Mapped, mapped_column, sessionmaker
 
 from optilock import ConfigurationError, Versioned, watch
 from optilock.statements import no_bump
 from optilock.tokens import Manual
-from tests.support.models import key
+from tests.support.models import key, own_base
 
-
-class Base(DeclarativeBase):
-    type_annotation_map = {str: String(60)}
+Base = own_base()
 
 
 class Page(Versioned, Base):

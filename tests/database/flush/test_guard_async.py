@@ -11,20 +11,17 @@ from sqlalchemy.ext.asyncio import AsyncSession, async_scoped_session, async_ses
 
 from optilock import ConcurrencyError, client_wins, merge_fields, watch
 from optilock.resolvers import Resolution
-from tests.support.models import Account, Base, Dog, Kinds
+from tests.support.models import Account, Dog, Kinds
 from tests.support.waiting import turn
 
 pytestmark = pytest.mark.anyio
 rows = pytest.mark.parametrize("count", [1, 3])
-TABLES = [Account.__table__, Dog.__table__, Dog.__mapper__.inherits.local_table, Kinds.__table__]
 
 
 @pytest.fixture
-async def prepared(async_engine):
-    async with async_engine.begin() as connection:
-        await connection.run_sync(lambda c: Base.metadata.create_all(c, tables=TABLES))
-    yield async_engine
-    await async_engine.dispose()
+def prepared(async_engine, async_tables):
+    async_tables(Account, Dog, Kinds)
+    return async_engine
 
 
 async def filled(engine, count):
@@ -48,6 +45,7 @@ async def edited(session):
 
 @rows
 async def test_stale_rows_are_told(prepared, count):
+    """trap 6"""
     await filled(prepared, count)
     async with watch(async_sessionmaker(prepared))() as session:
         found = await edited(session)
@@ -58,11 +56,12 @@ async def test_stale_rows_are_told(prepared, count):
         assert [e.identity for e in caught.value.entries] == [(0,)]
         assert session.is_active
         assert list(session.dirty) == [found[0]]
+        assert (found[0].balance, found[0].version) == (10, 1)  # nothing was expired
 
 
 @rows
 async def test_the_error_can_be_read_without_a_database(prepared, count):
-    """Plain values: nothing is loaded, so no MissingGreenlet in the handler."""
+    """trap 6: plain values: nothing is loaded, so no MissingGreenlet in the handler."""
     await filled(prepared, count)
     async with watch(async_sessionmaker(prepared))() as session:
         await edited(session)
@@ -71,6 +70,7 @@ async def test_the_error_can_be_read_without_a_database(prepared, count):
             await session.commit()
         await session.rollback()
 
+    assert "Account 0" in str(caught.value)
     [entry] = pickle.loads(pickle.dumps(caught.value)).entries
     assert (entry.original["balance"], entry.current["balance"], entry.database["balance"]) == (
         1, 10, 5,
@@ -80,6 +80,7 @@ async def test_the_error_can_be_read_without_a_database(prepared, count):
 @rows
 @pytest.mark.parametrize("resolver", [client_wins, merge_fields])
 async def test_conflicts_are_resolved(prepared, count, resolver):
+    """trap 6"""
     await filled(prepared, count)
     sessions = watch(async_sessionmaker(prepared, expire_on_commit=False), on_conflict=resolver)
     async with sessions() as session:
@@ -90,7 +91,7 @@ async def test_conflicts_are_resolved(prepared, count, resolver):
     async with AsyncSession(prepared) as reader:
         stored = await reader.get_one(Account, 0)
         assert (stored.owner, stored.balance, stored.version) == ("theirs", 10, 3)
-    assert (found[0].owner, found[0].version) == ("theirs", 3)
+    assert (found[0].owner, found[0].balance, found[0].version) == ("theirs", 10, 3)
 
 
 @rows
@@ -198,6 +199,7 @@ async def test_other_async_sessions_are_left_alone(prepared):
 
 
 async def test_after_the_refusal_the_session_goes_on(prepared):
+    """EF-04, EF-06"""
     await filled(prepared, 3)
     async with watch(async_sessionmaker(prepared))() as session:
         found = await edited(session)

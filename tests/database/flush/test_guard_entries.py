@@ -135,6 +135,7 @@ def test_of_a_deleted_row_there_is_no_stored_value(store, watched, gone, refused
 
 
 def test_a_delete_that_met_a_change(store, watched, other, refused):
+    """EC-10"""
     store(Account(id=1, owner="a"))
     session = watched()
     session.delete(session.get_one(Account, 1))
@@ -227,6 +228,7 @@ def test_what_onupdate_fills_in_is_not_our_change(store, watched, other, refused
 
 
 def test_an_entry_can_be_pickled_and_copied(store, watched, other, refused):
+    """EC-10"""
     store(Kinds(id=1, data={"a": 1}, short="x"))
     session = watched()
     row = session.get_one(Kinds, 1)
@@ -273,6 +275,7 @@ def test_values_that_are_changed_later_do_not_change_the_entry(store, watched, o
 def test_the_original_of_a_value_that_is_changed_in_place_is_known(
     count, store, watched, other, refused
 ):
+    """trap 31"""
     store(*(Settings(id=n, data={"a": 1}, name="x") for n in range(count)))
     session = watched()
     for row in session.scalars(select(Settings)):
@@ -331,6 +334,7 @@ def test_the_message_of_a_hundred_rows_stays_short(store, watched, other, refuse
 
 
 def test_a_conflict_is_told_to_listeners_once(store, watched, other, refused):
+    """EF-51"""
     store(Account(id=1, owner="a"), Account(id=2, owner="a"))
     session = watched()
     for row in session.scalars(select(Account)):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 from sqlalchemy import ForeignKey, String, delete, event, select, text, update
 from sqlalchemy.orm import (
-    DeclarativeBase,
     Mapped,
     Session,
     make_transient_to_detached,
@@ -28,6 +27,7 @@ from tests.support.models import (
     Post,
     Vehicle,
     key,
+    own_base,
 )
 
 
@@ -114,6 +114,7 @@ def test_ignored_columns_of_a_child_do_not_move_it_beside_values_that_stay(
 
 @rows
 def test_a_change_of_the_child_table_alone_moves_the_version(store, watched, stored, count):
+    """SA-31"""
     dogs(store, count)
     session = watched()
     for dog in session.scalars(select(Dog)):
@@ -131,6 +132,7 @@ def test_a_change_of_the_child_table_alone_moves_the_version(store, watched, sto
 def test_changes_of_either_table_conflict(
     store, watched, other, refused, stored, count, ours, theirs
 ):
+    """EF-34"""
     dogs(store, count)
     session = watched()
     for dog in session.scalars(select(Dog)):
@@ -252,6 +254,7 @@ def test_rows_of_one_table_and_several_classes(store, watched, other, refused, s
 def test_a_version_in_the_child_table_guards_both(
     store, watched, other, refused, stored, count, ours
 ):
+    """SA-32"""
     store(*(Car(id=n, name="a", doors=2) for n in range(count)))
     session = watched()
     value = 4 if ours == "doors" else "ours"
@@ -530,8 +533,7 @@ def elsewhere(engine, tmp_path):
             connection.execute(text(f"DROP SCHEMA {quoted}{cascade(family)}"))
 
 
-class FarBase(DeclarativeBase):
-    type_annotation_map = {str: String(60)}
+FarBase = own_base()
 
 
 class Far(Versioned, FarBase):

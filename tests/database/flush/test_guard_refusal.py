@@ -88,6 +88,7 @@ def test_what_matched_is_written_and_clean(store, watched, other, refused):
 
 @alive
 def test_what_missed_is_dirty_with_its_history_and_its_old_version(store, watched, other, refused):
+    """EC-04, trap 1"""
     session, first, _ = one_stale_of_two(store, watched, other)
     refused(session)
 
@@ -102,6 +103,7 @@ def test_what_missed_is_dirty_with_its_history_and_its_old_version(store, watche
 
 @alive
 def test_the_next_flush_and_the_commit_conflict_again(store, watched, other, refused):
+    """RL-06"""
     session, _, _ = one_stale_of_two(store, watched, other)
     for act in (session.flush, session.commit, session.flush, session.commit):
         [entry] = refused(session, act).entries
@@ -207,6 +209,7 @@ def test_edits_of_an_object_that_nobody_references_are_kept(
 
 @alive
 def test_a_row_marked_deleted_stays_marked(store, watched, other, refused, stored):
+    """RL-06"""
     two(store)
     session = watched()
     first, second = session.scalars(select(Account).order_by(Account.id)).all()
@@ -242,6 +245,7 @@ def test_autoflush_raises_from_the_query_and_the_edits_are_kept(store, watched, 
 def test_a_conflict_in_a_savepoint_leaves_the_work_outside_of_it(
     store, watched, other, refused, stored
 ):
+    """EF-53"""
     two(store)
     session = watched()
     first, second = session.scalars(select(Account).order_by(Account.id)).all()
@@ -277,13 +281,17 @@ def test_a_conflict_can_be_met_and_healed_inside_a_savepoint(store, watched, oth
 
 
 @alive
-def test_dirty_rows_conflict_when_a_savepoint_begins(store, watched, other):
+def test_dirty_rows_conflict_when_a_savepoint_begins(store, watched, other, stored):
+    """trap 2"""
     session, first, _ = one_stale_of_two(store, watched, other)
     with pytest.raises(ConcurrencyError):
         session.begin_nested()
 
     assert session.is_active
     assert first in session.dirty
+    seen(session, first)
+    session.commit()
+    assert (stored(Account, 1)["owner"], stored(Account, 2)["balance"]) == ("theirs", 20)
 
 
 @alive
@@ -358,6 +366,7 @@ def test_a_value_that_onupdate_made_is_made_again(store, watched, other, refused
 
 @alive
 def test_new_rows_of_a_refused_flush_are_written(store, watched, other, refused, stored):
+    """trap 1"""
     session, first, _ = one_stale_of_two(store, watched, other)
     session.add(Account(id=3, owner="new"))
     refused(session)

@@ -86,6 +86,7 @@ def settled(session, obj, stored, key=0):
     ],
 )
 def test_both_updated(store, watched, other, stored, count, resolver, expected):
+    """EF-52"""
     session, account = prepared(store, watched, resolver, count)
     account.owner, account.balance = "ours", 10
     other(Account, 0, balance=5, note="theirs")
@@ -99,6 +100,7 @@ def test_both_updated(store, watched, other, stored, count, resolver, expected):
 def test_both_updated_the_same_column_and_it_is_refused(
     store, watched, other, refused, count, resolver
 ):
+    """EX-10"""
     session, account = prepared(store, watched, resolver, count)
     account.owner, account.balance = "ours", 10
     other(Account, 0, balance=5, note="theirs")
@@ -112,6 +114,7 @@ def test_both_updated_the_same_column_and_it_is_refused(
 @rows
 @pytest.mark.parametrize("resolver", [merge_fields, client_wins, sum_of_both])
 def test_both_updated_other_columns(store, watched, other, stored, count, resolver):
+    """EX-10"""
     session, account = prepared(store, watched, resolver, count)
     account.owner = "ours"
     other(Account, 0, note="theirs")
@@ -251,6 +254,7 @@ def test_we_delete_and_it_is_refused(store, watched, other, refused, stored, cou
 @rows
 @pytest.mark.parametrize("resolver", [client_wins, store_wins, merge_fields, sum_of_both])
 def test_both_deleted_and_nothing_is_left_to_do(store, watched, gone, stored, count, resolver):
+    """EF-16"""
     session, account = prepared_to_delete(store, watched, resolver, count)
     gone(Account, 0)
     session.flush()
@@ -263,6 +267,7 @@ def test_both_deleted_and_nothing_is_left_to_do(store, watched, gone, stored, co
 
 @rows
 def test_both_deleted_and_it_is_refused(store, watched, gone, refused, count):
+    """EF-16"""
     session, _ = prepared_to_delete(store, watched, reject, count)
     gone(Account, 0)
     [entry] = refused(session).entries
@@ -709,6 +714,7 @@ def test_an_sql_expression_that_conflicts_is_refused_by_a_merge(store, watched, 
 
 @rows
 def test_values_changed_in_place_are_merged_and_still_tracked(store, watched, other, stored, count):
+    """trap 31"""
     store(*(Settings(id=n, data={"a": 1}, name="x") for n in range(count)))
     session = watched(per_field(data=merge_json), expire_on_commit=False)
     found = session.scalars(select(Settings).order_by(Settings.id)).all()

@@ -36,6 +36,7 @@ def identities(error):
 def test_rows_that_nobody_changed_are_written_and_their_versions_move(
     store, watched, stored, count
 ):
+    """SA-05"""
     store(*accounts(count))
     session = watched()
     edit_all(session, balance=-1)
@@ -58,6 +59,7 @@ def test_every_stale_row_is_named(store, watched, other, refused, count):
 
 @pytest.mark.parametrize("count", [2, 3, MANY])
 def test_one_stale_row_in_the_middle_is_found(store, watched, other, refused, count):
+    """HB-25, DT-03"""
     store(*accounts(count))
     session = watched()
     edit_all(session, balance=-1)
@@ -171,19 +173,10 @@ def test_rows_of_several_classes_come_in_one_error(store, watched, other, refuse
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("count", [1, 3])
-def test_a_random_token_is_checked_like_a_number(store, watched, other, refused, count):
-    store(*(Note(id=n, text="a") for n in range(count)))
-    session = watched()
-    edit_all(session, Note, text="b")
-    other(Note, 0, text="theirs")
-
-    assert identities(refused(session)) == [(0,)]
-
-
 def test_a_row_that_was_made_anew_does_not_pass_for_its_predecessor(
     store, watched, gone, engine, refused
 ):
+    """trap 15, SA-30"""
     store(Note(id=1, text="a"), Note(id=2, text="a"))
     session = watched()
     edit_all(session, Note, text="b")
@@ -230,6 +223,7 @@ def test_composite_keys_are_matched_as_pairs(store, watched, other, stored, refu
 def test_names_that_need_quotes_are_written_and_checked(
     store, watched, other, stored, refused, count
 ):
+    """RL-15, HB-05"""
     store(*(Odd(id=n, name="a", select="s", colon=n) for n in range(count)))
     session = watched()
     for row in edit_all(session, Odd, name="b"):
@@ -282,6 +276,7 @@ def test_a_key_can_change(store, watched, stored, count):
 def test_a_changed_key_of_a_stale_row_is_a_conflict_of_the_old_key(
     store, watched, other, stored, refused
 ):
+    """RL-13"""
     store(*accounts(3))
     session = watched()
     for row in edit_all(session, owner="moved"):

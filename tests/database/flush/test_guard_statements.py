@@ -118,20 +118,24 @@ def test_deletes_are_one_write(store, watched, engine):
     )
 
 
-def test_what_nobody_changed_is_not_written(store, watched, engine):
+def test_what_nobody_changed_is_not_written(store, watched, stored, engine):
+    """RL-25, EC-09"""
     store(*(Account(id=n, owner="a") for n in range(3)))
     session = watched()
     for row in session.scalars(select(Account)):
         row.owner = "b"
         row.owner = "a"
+        row.balance = 0
     with count_statements(engine) as sent:
         session.commit()
 
     assert sent.count == 0
+    assert [stored(Account, n)["version"] for n in range(3)] == [1, 1, 1]
 
 
 @pytest.mark.needs("resolves-in-place")
 def test_ignored_columns_alone_neither_check_nor_bump(store, watched, other, stored, engine):
+    """HB-07"""
     store(Page(id=1, body="a", views=0), Page(id=2, body="a", views=0))
     session = watched()
     for row in session.scalars(select(Page)):

@@ -1083,13 +1083,8 @@ def test_where_the_database_ends_the_transaction_it_is_run_again(engine, store, 
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("expire", [True, False])
-async def test_async_sessions_add_too(async_engine, expire):
-    async with async_engine.begin() as connection:
-        await connection.run_sync(
-            lambda c: Base.metadata.create_all(c, tables=[Liked.__table__, LikedStock.__table__])
-        )
-    async with AsyncSession(async_engine) as session, session.begin():
-        session.add_all([Liked(id=1, title="a"), LikedStock(id=1, pieces=5)])
+async def test_async_sessions_add_too(async_engine, expire, async_store):
+    async_store(Liked(id=1, title="a"), LikedStock(id=1, pieces=5))
     sessions = watch(async_sessionmaker(async_engine, expire_on_commit=expire))
     async with sessions() as session:
         liked, stock = await session.get_one(Liked, 1), await session.get_one(LikedStock, 1)
@@ -1106,7 +1101,6 @@ async def test_async_sessions_add_too(async_engine, expire):
             with pytest.raises(ConcurrencyError):
                 await session.flush()
             await session.rollback()
-    await async_engine.dispose()
 
 
 class LikedOnly(Versioned, Base):

@@ -83,6 +83,7 @@ def posts(store, count=1):
 @alive
 @pytest.mark.parametrize("taken", [1, 2])
 def test_a_link_that_is_gone_is_an_error_of_its_own(store, watched, unlink, links, taken):
+    """trap 20"""
     posts(store)
     session = watched()
     post = session.get_one(Post, 1)
@@ -186,7 +187,7 @@ def test_a_parent_whose_link_is_gone_is_not_told_as_stale(store, watched, unlink
 
 @alive
 def test_a_link_that_both_add_is_an_integrity_error(store, watched, engine, links):
-    """EF-13."""
+    """EF-13"""
     posts(store)
     store(Post(id=2, title="b"))
     session = watched(merge_fields)
@@ -194,24 +195,27 @@ def test_a_link_that_both_add_is_an_integrity_error(store, watched, engine, link
     post.tags.append(tag)
     with engine.begin() as connection:
         connection.execute(insert(post_tags).values(post_id=2, tag_id=1))
-    with pytest.raises(IntegrityError):
+    with pytest.raises(IntegrityError) as caught:
         session.commit()
     session.rollback()
 
+    assert not isinstance(caught.value, ConcurrencyError)
     assert (2, 1) in links()
+    assert post.tags == [tag]
 
 
 def test_a_row_that_both_add_is_an_integrity_error(store, watched, stored):
-    """EF-15."""
+    """EF-15, EC-10, HB-20"""
     store(Post(id=2, title="theirs"))
     session = watched(merge_fields)
     session.add(Post(id=1, title="ours"))
     store(Post(id=1, title="theirs"))
-    with pytest.raises(IntegrityError):
+    with pytest.raises(IntegrityError) as caught:
         session.commit()
     session.rollback()
 
-    assert stored(Post, 1)["title"] == "theirs"
+    assert not isinstance(caught.value, ConcurrencyError)
+    assert (stored(Post, 1)["title"], stored(Post, 1)["version"]) == ("theirs", 1)
 
 
 @pytest.mark.needs(
@@ -259,7 +263,7 @@ def test_who_deletes_link_rows_himself_in_a_flush_is_not_told_of_gone_ones(
 
 @alive
 def test_a_row_without_a_version_that_is_gone_is_sqlalchemys_own_error(store, watched, engine):
-    """SA-51."""
+    """SA-51"""
     store(Tag(id=1, name="x"))
     session = watched()
     session.get_one(Tag, 1).name = "y"

@@ -808,12 +808,9 @@ def _listeners(cls: type[Any]) -> list[Any]:
 
 
 @pytest.mark.anyio
-async def test_async_sessions_tell_the_same(async_engine):
-    async with async_engine.begin() as connection:
-        await connection.run_sync(Account.__table__.create)
+async def test_async_sessions_tell_the_same(async_engine, async_store):
     plain = async_sessionmaker(async_engine)
-    async with plain.begin() as session:
-        session.add_all(Account(id=n, owner="a") for n in (1, 2, 3))
+    async_store(*(Account(id=n, owner="a") for n in (1, 2, 3)))
     mine = watch(async_sessionmaker(async_engine), on_conflict=merge_fields)
     with listening(Account, "after_update", Heard("owner", "balance")) as heard:
         async with mine() as session:

@@ -12,8 +12,7 @@ from sqlalchemy import Engine, create_engine, make_url, select, text
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, sessionmaker
 
 from optilock import UnitOfWork, Versioned, client_wins, watch
-from optilock.testing import Wire, count_statements, wire
-from tests.engines import Target
+from optilock.testing import Wire, count_statements
 
 
 class Base(DeclarativeBase):
@@ -80,6 +79,7 @@ def named(cases):
 
 @pytest.mark.parametrize(("change", "number"), named(FLUSH))
 def test_a_flush_sends_no_more_than_the_writes(store, watched, engine, change, number) -> None:
+    """RL-23"""
     store(*(Item(id=n, value=0) for n in range(1000)))
     session = watched()
     change(session, number)
@@ -118,12 +118,6 @@ def test_a_unit_of_one_row_is_a_select_and_an_update(store, engine) -> None:
         session.get_one(Item, 1).value = 1
 
     assert verbs(sent) == ["SELECT", "UPDATE"]
-
-
-@pytest.fixture
-def line(database: Target) -> Iterator[Wire]:
-    with wire(database.url) as line:
-        yield line
 
 
 @pytest.fixture

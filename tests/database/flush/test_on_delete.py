@@ -86,6 +86,7 @@ def test_a_row_that_was_changed_may_be_deleted_all_the_same(store, watched, othe
 def test_who_ignores_rows_that_are_gone_does_not_ignore_changes(
     store, watched, other, refused, stored, many
 ):
+    """EC-14"""
     store(*(Account(id=n) for n in range(many)))
     session = watched(on_delete=GONE)
     marked(session)
@@ -215,6 +216,7 @@ def test_a_changed_parent_is_deleted_with_its_children_and_links(store, watched,
 def test_a_parent_that_went_with_all_its_children_may_be_ignored(
     store, watched, gone, engine, policy
 ):
+    """EC-13"""
     a_post(store)
     session = watched(on_delete=policy)
     post = session.get_one(Post, 1)

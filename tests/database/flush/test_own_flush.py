@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from sqlalchemy import CheckConstraint, ForeignKey, String, event, func, insert, select
+from sqlalchemy import CheckConstraint, ForeignKey, event, func, insert, select
 from sqlalchemy.exc import (
     DBAPIError,
     IntegrityError,
@@ -14,7 +14,6 @@ from sqlalchemy.exc import (
     SAWarning,
 )
 from sqlalchemy.orm import (
-    DeclarativeBase,
     Mapped,
     Session,
     UOWTransaction,
@@ -25,11 +24,9 @@ from sqlalchemy.orm import (
 
 from optilock import Versioned, touch, watch
 from optilock.watched.guard import flush as guarded_flushes
-from tests.support.models import key
+from tests.support.models import key, own_base
 
-
-class Base(DeclarativeBase):
-    type_annotation_map = {str: String(60)}
+Base = own_base()
 
 
 class Shelf(Versioned, Base):

@@ -82,14 +82,9 @@ KINDS = [Shelf, Seat, Town]
 
 
 @pytest.fixture
-def made(engine: Engine) -> Iterator[Engine]:
-    tables = [cls.__table__ for cls in KINDS]
-    Base.metadata.create_all(engine, tables=tables)
-    with watch(sessionmaker(engine)).begin() as session:
-        for cls in KINDS:
-            session.add_all([new(cls, code) for code in CODES])
-    yield engine
-    Base.metadata.drop_all(engine, tables=tables)
+def made(engine: Engine, store: Any) -> Engine:
+    store(*(new(cls, code) for cls in KINDS for code in CODES))
+    return engine
 
 
 def new(cls: Any, code: str) -> Any:

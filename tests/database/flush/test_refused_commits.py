@@ -132,6 +132,7 @@ def test_in_two_phases(strict, way, stored):
 
 @pytest.mark.engines("postgresql")
 def test_a_unit_of_work_says_the_same(strict):
+    """DT-10"""
     with (
         pytest.raises(ConcurrencyError) as caught,
         UnitOfWork(watch(sessionmaker(strict))) as session,
@@ -190,12 +191,9 @@ async def skewed_async(session: AsyncSession, engine: Any) -> None:
 @pytest.mark.anyio
 @pytest.mark.engines("postgresql")
 @pytest.mark.parametrize("way", ["commit", "factory", "begin", "transaction"])
-async def test_async_sessions_say_the_same(async_engine, way):
-    async with async_engine.begin() as connection:
-        await connection.run_sync(Room.__table__.create)
+async def test_async_sessions_say_the_same(async_engine, way, async_store):
     sessions = async_sessionmaker(async_engine)
-    async with sessions.begin() as session:
-        session.add_all([Room(id=1), Room(id=2)])
+    async_store(Room(id=1), Room(id=2))
     strict = async_engine.execution_options(isolation_level="SERIALIZABLE")
     sessions = watch(async_sessionmaker(strict))
     with pytest.raises(ConcurrencyError) as caught:
@@ -217,7 +215,6 @@ async def test_async_sessions_say_the_same(async_engine, way):
     (await session.get_one(Room, 1)).guests = 7
     await session.commit()
     await session.close()
-    await async_engine.dispose()
 
 
 # -- savepoints ------------------------------------------------------------------------------------

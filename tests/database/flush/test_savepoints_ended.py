@@ -276,11 +276,9 @@ def async_sessions(async_engine):
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("nested", ["begin_nested", "savepoint=True"])
-async def test_async_units_run_again_too(async_engine, async_database, async_sessions, nested):
+async def test_async_units_run_again_too(async_database, async_sessions, async_store, nested):
     engine = async_database.engine()
-    Account.metadata.create_all(engine, tables=[Account.__table__])
-    with Session(engine) as session, session.begin():
-        session.add_all([Account(id=n, owner="theirs") for n in range(1, 10)])
+    async_store(*(Account(id=n, owner="theirs") for n in range(1, 10)))
     runs = []
 
     @unit_of_work(async_sessions, retry=retrying(wait_initial=0))
@@ -300,17 +298,14 @@ async def test_async_units_run_again_too(async_engine, async_database, async_ses
     assert len(runs) == 2
     assert owners(engine) == ["before", "mine", "theirs"]
     engine.dispose()
-    await async_engine.dispose()
 
 
 @pytest.mark.anyio
 async def test_a_watched_async_session_tells_the_deadlock(
-    async_engine, async_database, async_sessions
+    async_database, async_sessions, async_store
 ):
     engine = async_database.engine()
-    Account.metadata.create_all(engine, tables=[Account.__table__])
-    with Session(engine) as session, session.begin():
-        session.add_all([Account(id=n, owner="theirs") for n in range(1, 10)])
+    async_store(*(Account(id=n, owner="theirs") for n in range(1, 10)))
     async with watch(async_sessions)() as session:
         await session.run_sync(touch_first)
         with rival(engine), pytest.raises(DBAPIError) as caught:
@@ -322,7 +317,6 @@ async def test_a_watched_async_session_tells_the_deadlock(
         await session.rollback()
     assert owners(engine)[:2] == ["theirs", "theirs"]
     engine.dispose()
-    await async_engine.dispose()
 
 
 # -- outside of a savepoint -----------------------------------------------------------------------
@@ -400,11 +394,9 @@ def test_a_session_that_nobody_watches_is_left_alone(engine, accounts, watched):
 
 
 @pytest.mark.anyio
-async def test_so_it_is_in_a_watched_async_session(async_engine, async_database, async_sessions):
+async def test_so_it_is_in_a_watched_async_session(async_database, async_sessions, async_store):
     engine = async_database.engine()
-    Account.metadata.create_all(engine, tables=[Account.__table__])
-    with Session(engine) as session, session.begin():
-        session.add_all([Account(id=n, owner="theirs") for n in range(1, 10)])
+    async_store(*(Account(id=n, owner="theirs") for n in range(1, 10)))
     async with watch(async_sessions)() as session:
         await session.run_sync(touch_first)
         with rival(engine), pytest.raises(DBAPIError) as caught:
@@ -417,4 +409,3 @@ async def test_so_it_is_in_a_watched_async_session(async_engine, async_database,
         await session.rollback()
     assert owners(engine)[:2] == ["theirs", "theirs"]
     engine.dispose()
-    await async_engine.dispose()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import datetime
 from typing import Any
 
@@ -53,9 +52,8 @@ class Leaf(Node):
 
 
 @pytest.fixture
-def sessions(engine: Engine) -> Iterator[sessionmaker[Session]]:
-    Base.metadata.drop_all(engine)
-    Base.metadata.create_all(engine)
+def sessions(engine: Engine, store: Any) -> sessionmaker[Session]:
+    store(Node(id=1, title="T"), Leaf(id=2, title="L"), Alone(id=1, title="T"))
     made = watch(sessionmaker(engine))
 
     @event.listens_for(made, "before_flush")
@@ -63,10 +61,7 @@ def sessions(engine: Engine) -> Iterator[sessionmaker[Session]]:
         for obj in session.dirty:
             obj.updated_by = session.info["user"]
 
-    with made.begin() as session:
-        session.add_all([Node(id=1, title="T"), Leaf(id=2, title="L"), Alone(id=1, title="T")])
-    yield made
-    Base.metadata.drop_all(engine)
+    return made
 
 
 class Alone(Versioned, Base):

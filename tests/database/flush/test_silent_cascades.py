@@ -6,10 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from sqlalchemy import ForeignKey, String, delete, text, update
+from sqlalchemy import ForeignKey, delete, text, update
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import (
-    DeclarativeBase,
     Mapped,
     Session,
     mapped_column,
@@ -20,15 +19,13 @@ from sqlalchemy.orm import (
 from optilock import ConfigurationError, Versioned, bulk_delete, entities, watch
 from optilock.errors import UnguardedStatement
 from optilock.statements import unchanged
-from tests.support.models import key
+from tests.support.models import key, own_base
 
 pytestmark = pytest.mark.engines("mariadb")
 
 BY_DATABASE = {"ondelete": "SET NULL", "onupdate": "CASCADE"}
 
-
-class Base(DeclarativeBase):
-    type_annotation_map = {str: String(60)}
+Base = own_base()
 
 
 class Room(Versioned, Base):

@@ -442,10 +442,8 @@ def test_a_unit_that_joins_cannot_become_strict(engine, rows):
 
 
 @pytest.mark.anyio
-async def test_an_async_session_is_strict(async_engine):
-    async with async_engine.begin() as connection:
-        await connection.run_sync(lambda c: Base.metadata.create_all(c, tables=[Tag.__table__]))
-        await connection.execute(insert(Tag).values(id=1, n=0))
+async def test_an_async_session_is_strict(async_engine, async_store):
+    async_store(Tag(id=1, n=0))
 
     async def work(session):
         (await session.get_one(Tag, 1)).n += 1
@@ -457,7 +455,6 @@ async def test_an_async_session_is_strict(async_engine):
     with pytest.raises(ConfigurationError, match="Tag"):
         async with AsyncUnitOfWork(async_engine, strict=True) as session:
             await work(session)
-    await async_engine.dispose()
 
 
 @pytest.mark.parametrize("strict", [1, 0, "yes"])

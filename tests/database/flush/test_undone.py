@@ -518,13 +518,14 @@ def test_closing_sends_no_more_statements(store: Do, watched: Do, engine: Engine
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("end", ["close", "expunge", "invalidate"])
-async def test_an_async_session_is_undone_too(async_engine: Any, end: str) -> None:
+async def test_an_async_session_is_undone_too(
+    async_engine: Any, end: str, async_tables: Any
+) -> None:
     from sqlalchemy.ext.asyncio import async_sessionmaker
 
     from optilock import watch
 
-    async with async_engine.begin() as connection:
-        await connection.run_sync(Base.metadata.create_all, tables=[Account.__table__])
+    async_tables(Account)
     sessions = watch(async_sessionmaker(async_engine, expire_on_commit=False))
     async with sessions() as first:
         first.add(Account(id=1, owner="Ada"))
@@ -545,7 +546,6 @@ async def test_an_async_session_is_undone_too(async_engine: Any, end: str) -> No
     async with sessions() as later:
         with pytest.raises(ConcurrencyError):
             await later.merge(mine)
-    await async_engine.dispose()
 
 
 @pytest.mark.parametrize("model", [Account, Sealed, Dog])

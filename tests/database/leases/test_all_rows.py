@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, Table, delete, event, select, text, update
+from sqlalchemy import Engine, delete, event, select, text, update
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 from sqlalchemy.orm import (
     DeclarativeBase,
@@ -42,8 +41,7 @@ from optilock.leases import (
     Names,
     Under,
 )
-from tests.support.models import Base as Shared
-from tests.support.models import key
+from tests.support.models import key, own_base
 from tests.support.ways_classes import ways
 from tests.support.ways_to_write import Lose, forms, over, several
 
@@ -51,12 +49,7 @@ NAMES = Names(table="rows_names", policy=LeasePolicy(shortest=0.1))
 ALL = Name("every's row", NAMES)
 EVERY = LeasePolicy(all_rows=ALL)
 
-
-class Base(DeclarativeBase):
-    """A registry of its own, so that names of classes meet no names of other tests."""
-
-    metadata = Shared.metadata
-    type_annotation_map = Shared.type_annotation_map
+Base = own_base()
 
 
 WAYS = ways("rows", __lease_policy__=EVERY)
@@ -81,8 +74,6 @@ class Kept(Versioned, Base):
     title: Mapped[str] = mapped_column(default="")
 
 
-MAPPED: list[Table] = [*WAYS.tables, Both.__table__, Kept.__table__]  # type: ignore[list-item]
-TABLES = [*MAPPED, NAMES.columns.table]
 MOVED = text("UPDATE rows_tasks SET title = 'theirs', version = version + 1 WHERE id = 1")
 CASES = over(Task=Task, Bug=Bug, DemandedList=DemandedList, Plain=Plain, Bare=Bare)
 cases = pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
@@ -104,14 +95,10 @@ def rows() -> list[Any]:
 
 
 @pytest.fixture
-def unprepared(engine: Engine) -> Iterator[Engine]:
-    Base.metadata.create_all(engine, tables=MAPPED)
+def unprepared(engine: Engine, store: Any) -> Engine:
+    store(*rows())
     NAMES.columns.table.create(engine)
-    with Session(engine) as session, session.begin():
-        session.add_all(rows())
-    yield engine
-    Base.metadata.drop_all(engine, tables=MAPPED)
-    NAMES.columns.table.drop(engine)
+    return engine
 
 
 @pytest.fixture
@@ -227,24 +214,20 @@ def test_nothing_is_written_before_the_name_has_a_row(unprepared: Engine, case: 
 @pytest.mark.full
 @pytest.mark.anyio
 @cases
-async def test_nobody_writes_by_an_async_session(async_engine: Any, case: Any) -> None:
+async def test_nobody_writes_by_an_async_session(
+    async_engine: Any, async_store: Any, case: Any
+) -> None:
     sync: Engine = async_engine.sync_engine
+    async_store(*rows())
     async with async_engine.begin() as connection:
-        for table in reversed(TABLES):
-            await connection.run_sync(table.drop, checkfirst=True)
-        for table in TABLES:
-            await connection.run_sync(table.create)
+        await connection.run_sync(NAMES.columns.table.create)
     async with AsyncSession(async_engine) as session, session.begin():
-        session.add_all(rows())
         await session.run_sync(leases.prepare, Task)
     async with watch(async_sessionmaker(async_engine), on_conflict=client_wins)() as session:
         with pytest.raises(LeaseHeld):
             await session.run_sync(case, lambda: taken(sync), moved(sync))
             await session.flush()
         await session.rollback()
-    async with async_engine.begin() as connection:
-        await connection.run_sync(NAMES.columns.table.drop)
-    await async_engine.dispose()
 
 
 # -- what it costs ---------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from optilock_apps import servers
 from sqlalchemy import Engine, create_engine
-from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
+from sqlalchemy.orm import Mapped, Session, mapped_column
 
 import optilock.asyncio
 from optilock import UnitOfWork, Versioned, leases, shares
@@ -19,14 +19,10 @@ from optilock.leases import ENDLESS, Leasable, LeaseHeld, LeaseLost, LeasePolicy
 from optilock.shares import HandleLost, SharingViolation
 from optilock.tables.names import SHARES
 from tests.support.failing_servers import frozen, restarted
-from tests.support.models import Base as Shared
-from tests.support.models import key
+from tests.support.models import key, own_base
 from tests.support.waiting import LIMIT, for_ever
 
-
-class Base(DeclarativeBase):
-    metadata = Shared.metadata
-    type_annotation_map = Shared.type_annotation_map
+Base = own_base()
 
 
 class Lamp(Leasable, Versioned, Base):
@@ -107,7 +103,6 @@ async def test_no_task_waits_for_it_either(async_engine: Any) -> None:
     task = asyncio.current_task()
     assert task is not None
     assert task.cancelling() == 0
-    await async_engine.dispose()
 
 
 def frozen_of(engine: Any) -> Any:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import Engine, create_engine, event, literal_column, select, text, update
-from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sessionmaker
+from sqlalchemy.orm import Mapped, Session, mapped_column, sessionmaker
 
 import optilock.asyncio
 from optilock import (
@@ -36,8 +36,7 @@ from optilock.tables.names import SHARES, share_handles
 from optilock.testing import count_statements
 from optilock.tokens.sql_functions import ServerTime
 from optilock.watched.session.connections import separate_connection
-from tests.support.models import Base as Shared
-from tests.support.models import key
+from tests.support.models import key, own_base
 from tests.support.waiting import (
     LIMIT,
     OFTEN,
@@ -55,10 +54,7 @@ from tests.support.waiting import often as often
 # They wait for seconds, and each database keeps the same promises.
 pytestmark = pytest.mark.usually("postgresql")
 
-
-class Base(DeclarativeBase):
-    metadata = Shared.metadata
-    type_annotation_map = Shared.type_annotation_map
+Base = own_base()
 
 
 class Desk(Leasable, Versioned, Base):
@@ -610,7 +606,6 @@ async def async_desks(async_engine: Any) -> Any:
     async with async_engine.begin() as connection:
         for table in TABLES:
             await connection.run_sync(table.drop)
-    await async_engine.dispose()
 
 
 async def async_state(engine: Any) -> Any:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import Engine, MetaData, text, update
-from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sessionmaker
+from sqlalchemy.orm import Mapped, Session, mapped_column, sessionmaker
 
 import optilock.asyncio
 from optilock import ConfigurationError, UnitOfWork, Versioned, leases, watch
@@ -18,14 +18,10 @@ from optilock.leases import Leasable, LeaseHeld, LeaseLost, LeasePolicy, Name, N
 from optilock.tables.names import leases as own_table
 from optilock.testing import count_statements
 from tests.support.migrating import migrate, revise, run
-from tests.support.models import Base as Shared
-from tests.support.models import key
+from tests.support.models import key, own_base
 from tests.support.waiting import until
 
-
-class Base(DeclarativeBase):
-    metadata = Shared.metadata
-    type_annotation_map = Shared.type_annotation_map
+Base = own_base()
 
 
 class Lot(Leasable, Versioned, Base):
@@ -275,7 +271,6 @@ async def test_an_async_block_says_it_too(async_engine: Any) -> None:
     async with async_engine.begin() as connection:
         for table in TABLES:
             await connection.run_sync(table.drop)
-    await async_engine.dispose()
 
 
 # -- tables that are older than the column ---------------------------------------------------------

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import Engine, event, func, select
-from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sessionmaker
+from sqlalchemy.orm import Mapped, Session, mapped_column, sessionmaker
 
 from optilock import PreconditionFailed, UnitOfWork, Versioned, etag_of, leases, retry, watch
 from optilock.entities import Version
@@ -29,14 +29,10 @@ from optilock.leases import (
 from optilock.testing import count_statements
 from optilock.tokens import Counter, Timestamp, Unique
 from optilock.tokens.sql_functions import ServerTime
-from tests.support.models import Base as Shared
-from tests.support.models import key
+from tests.support.models import key, own_base
 from tests.support.waiting import until, until_a_lock_is_waited_for
 
-
-class Base(DeclarativeBase):
-    metadata = Shared.metadata
-    type_annotation_map = Shared.type_annotation_map
+Base = own_base()
 
 
 POLICY = LeasePolicy(shortest=0.1, longest=3600)

@@ -16,14 +16,13 @@ from typing import Any
 import pytest
 from sqlalchemy import delete, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
-from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sessionmaker
+from sqlalchemy.orm import Mapped, Session, mapped_column, sessionmaker
 
 from optilock import OptilockError, PreconditionFailed, Versioned, entities, etag_of, leases, watch
 from optilock.errors import NotFound
 from optilock.leases import ENDLESS, Leasable, LeaseHeld, LeaseLost, LeasePolicy
 from optilock.tokens.timestamp import UtcDateTime
-from tests.support.models import Base as Shared
-from tests.support.models import key
+from tests.support.models import key, own_base
 
 FILE = json.loads((Path(__file__).parents[2] / "vectors" / "lease.json").read_text())
 #: What is no lease's; our own choice, as an id that is not proposed is made by us; and requests
@@ -43,10 +42,7 @@ BEGIN = datetime.datetime(2026, 1, 31, 23, 59, 50, tzinfo=datetime.UTC)
 READS = {"read", "snapshot"}
 WRITES = {"write", "set_metadata"}
 
-
-class Base(DeclarativeBase):
-    metadata = Shared.metadata
-    type_annotation_map = Shared.type_annotation_map
+Base = own_base()
 
 
 class Now(Base):

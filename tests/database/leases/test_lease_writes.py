@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import datetime
 import uuid
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from sqlalchemy import Engine, delete, select, text, update
-from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
+from sqlalchemy.ext.asyncio import async_sessionmaker
 from sqlalchemy.orm import (
     Session,
     sessionmaker,
@@ -24,7 +23,6 @@ from optilock.leases import ENDLESS, Leasable, LeaseHeld, LeaseLost, acquire, us
 from optilock.leases.columns import columns_in
 from optilock.leases.values import FAR
 from optilock.testing import count_statements
-from tests.support.models import Base as Shared
 from tests.support.ways_classes import ways
 from tests.support.ways_to_write import Lose, forms, over, several
 
@@ -77,12 +75,9 @@ def under_all(session: Session, lease: uuid.UUID = OURS) -> None:
 
 
 @pytest.fixture
-def filled(engine: Engine) -> Iterator[Engine]:
-    Shared.metadata.create_all(engine, tables=TABLES)
-    with Session(engine) as session, session.begin():
-        session.add_all(WAYS.rows())
-    yield engine
-    Shared.metadata.drop_all(engine, tables=TABLES)
+def filled(engine: Engine, store: Any) -> Engine:
+    store(*WAYS.rows())
+    return engine
 
 
 def stored(engine: Engine) -> Any:
@@ -211,19 +206,16 @@ def test_a_write_takes_the_ended_lease_away(filled: Engine, case: Any) -> None:
 @pytest.mark.full
 @pytest.mark.anyio
 @cases
-async def test_nobody_writes_by_an_async_session(async_engine: Any, case: Any) -> None:
+async def test_nobody_writes_by_an_async_session(
+    async_engine: Any, async_store: Any, case: Any
+) -> None:
     sync: Engine = async_engine.sync_engine
-    async with async_engine.begin() as connection:
-        await connection.run_sync(lambda c: Shared.metadata.drop_all(c, tables=TABLES))
-        await connection.run_sync(lambda c: Shared.metadata.create_all(c, tables=TABLES))
-    async with AsyncSession(async_engine) as session, session.begin():
-        session.add_all(WAYS.rows())
+    async_store(*WAYS.rows())
     async with watch(async_sessionmaker(async_engine), on_conflict=client_wins)() as session:
         with pytest.raises(LeaseHeld):
             await session.run_sync(case, by(sync, *leased(THEIRS)), by(sync, MOVED))
             await session.flush()
         await session.rollback()
-    await async_engine.dispose()
 
 
 # -- one row of several, and what it costs ---------------------------------------------------------
@@ -275,12 +267,10 @@ def test_each_row_of_a_batch_has_its_own_lease(filled: Engine) -> None:
 
 @pytest.mark.needs("resolves-in-place")
 @pytest.mark.anyio
-async def test_each_row_of_a_batch_has_its_own_lease_in_an_async_session(async_engine: Any) -> None:
-    async with async_engine.begin() as connection:
-        await connection.run_sync(lambda c: Shared.metadata.drop_all(c, tables=TABLES))
-        await connection.run_sync(lambda c: Shared.metadata.create_all(c, tables=TABLES))
-    async with AsyncSession(async_engine) as session, session.begin():
-        session.add_all(WAYS.rows())
+async def test_each_row_of_a_batch_has_its_own_lease_in_an_async_session(
+    async_engine: Any, async_store: Any
+) -> None:
+    async_store(*WAYS.rows())
     async with async_engine.begin() as connection:
         for number, holder in ((1, OURS), (2, THEIRS)):
             held = {"lease_id": holder, "lease_until": FAR, "lease_length": 0, "version": 1}
@@ -295,7 +285,6 @@ async def test_each_row_of_a_batch_has_its_own_lease_in_an_async_session(async_e
         query = select(Task.__table__.c.title, Task.__table__.c.lease_id).order_by(Task.id).limit(3)
         found = (await connection.execute(query)).all()
     assert found == [("mine", OURS), ("mine", THEIRS), ("mine", None)]
-    await async_engine.dispose()
 
 
 @pytest.mark.parametrize("of", [Task, Task.__table__], ids=["class", "table"])

@@ -51,12 +51,14 @@ def versions(engine):
 
 
 def test_a_changed_child_moves_its_root(session, versions):
+    """EX-11"""
     session.get_one(Line, 1).text = "mine"
     session.commit()
     assert versions() == (2, 1)
 
 
 def test_several_changed_children_move_it_once(session, versions):
+    """EX-11"""
     order = session.get_one(Order, 1)
     for line in session.scalars(select(Line)):
         line.text = "mine"
@@ -90,6 +92,7 @@ def test_ignored_columns_of_a_child_move_nothing(session, versions):
 
 @pytest.mark.parametrize("how", ["collection", "object", "foreign key"])
 def test_a_new_child_moves_its_root(session, versions, how):
+    """EX-11, HB-17"""
     order = session.get_one(Order, 1)
     if how == "collection":
         order.lines.append(Line(id=9))
@@ -102,6 +105,7 @@ def test_a_new_child_moves_its_root(session, versions, how):
 
 
 def test_appending_does_not_load_the_collection(session, versions):
+    """HB-17"""
     order = session.get_one(Order, 1)
     session.add(Line(id=9, order=order))
     session.flush()
@@ -112,6 +116,7 @@ def test_appending_does_not_load_the_collection(session, versions):
 
 @pytest.mark.parametrize("how", ["collection", "delete"])
 def test_a_removed_child_moves_its_root(session, versions, how):
+    """EX-11, HB-17"""
     order = session.get_one(Order, 1)
     if how == "collection":
         order.lines.pop()
@@ -123,6 +128,7 @@ def test_a_removed_child_moves_its_root(session, versions, how):
 
 @pytest.mark.parametrize("how", ["collection", "object", "foreign key"])
 def test_a_child_that_changes_its_parent_moves_both_roots(session, versions, how):
+    """EX-11"""
     line, two = session.get_one(Line, 1), session.get_one(Order, 2)
     if how == "collection":
         two.lines.append(line)
@@ -171,6 +177,7 @@ def test_a_foreign_key_that_was_not_read_is_found(session, versions, what, left_
 
 @pytest.mark.parametrize("how", ["changed", "added", "removed", "moved"])
 def test_a_grandchild_moves_the_root_of_its_root(session, versions, how):
+    """EX-11"""
     part = session.get_one(Part, 1)
     if how == "changed":
         part.text = "mine"
@@ -233,12 +240,14 @@ def test_deleting_a_linked_object_removes_its_links(session, versions):
 
 
 def test_a_new_root_has_its_first_version(session, versions):
+    """EX-11"""
     session.add(Order(id=3, lines=[Line(id=9)]))
     session.commit()
     assert versions() == (1, 1, 1)
 
 
 def test_a_deleted_root_is_left_alone(session, versions):
+    """EX-11"""
     order = session.get_one(Order, 1)
     order.labels.clear()
     session.delete(session.get_one(Receipt, 1))
@@ -331,6 +340,7 @@ def test_under_no_bump_a_child_does_not_move_its_root(watched, session, versions
 
 @pytest.mark.parametrize("many", [1, 2])
 def test_writers_of_different_children_meet_at_the_root(session, other, refused, many):
+    """EX-11"""
     if type(session) is Session:
         pytest.skip("the guard tells the entries")
     order = session.get_one(Order, 1)

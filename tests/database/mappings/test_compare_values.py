@@ -183,6 +183,7 @@ def test_beside_a_version_the_entry_says_that_a_compared_value_has_moved(
 
 @pytest.mark.parametrize("many", [1, 3])
 def test_a_compared_value_that_has_moved_is_a_conflict(store, watched, refused, engine, many):
+    """HB-01"""
     store(*(Invoice(id=n, status="open", amount=5) for n in range(many)))
     session = watched()
     for invoice in session.scalars(select(Invoice)):
@@ -290,6 +291,7 @@ def test_with_changed_two_writers_of_different_columns_do_not_conflict(
 
 @pytest.mark.parametrize("many", [1, 2])
 def test_with_changed_two_writers_of_one_column_conflict(store, watched, refused, engine, many):
+    """HB-01"""
     store(*(Card(id=n, front="a", back=1) for n in range(many)))
     session = watched()
     for card in session.scalars(select(Card)):
@@ -300,13 +302,14 @@ def test_with_changed_two_writers_of_one_column_conflict(store, watched, refused
 
 
 def test_a_foreign_key_can_be_the_token(store, watched, refused, engine):
+    """EF-09"""
     store(Club(id=1), Club(id=2), Club(id=3), Member(id=1, club_id=1))
     session = watched()
     session.get_one(Member, 1).club = session.get_one(Club, 2)
     directly(engine, Member, 1, club_id=3)
     [entry] = refused(session).entries
 
-    assert entry.conflicting == {"club_id"}
+    assert (entry.model, entry.conflicting) == (Member, {"club_id"})
     session.rollback()
     assert session.get_one(Member, 1).club.id == 3
 

@@ -102,6 +102,7 @@ def settled(session: Session, obj: Any, stored: Any) -> dict[str, Any]:
 
 
 def test_every_write_moves_the_version_and_the_object_knows_it(doc, store, watched, stored):
+    """HB-24"""
     store(new(doc, id=1, title="a"))
     session = watched(expire_on_commit=False)
     row = session.get(doc, 1)
@@ -207,6 +208,7 @@ def test_a_savepoint_that_is_rolled_back_takes_the_version_back(doc, store, watc
 
 
 def test_a_lost_update_is_refused_until_it_is_settled(doc, store, watched, edits, refused, stored):
+    """EC-01, EF-50, HB-15, HB-24"""
     store(new(doc, id=1, title="a", body="x"))
     session = watched()
     row = session.get(doc, 1)
@@ -288,6 +290,7 @@ def test_after_a_correction_every_earlier_version_is_stale(doc, store, watched, 
 
 
 def test_a_stale_delete_is_refused_and_the_row_stays(doc, store, watched, edits, refused, stored):
+    """EC-01, HB-15"""
     store(new(doc, id=1, title="a"))
     session = watched()
     row = session.get(doc, 1)

@@ -194,15 +194,13 @@ def test_a_stored_trigger_tells_which_column_it_moves(dialect, cls):
 
 
 @pytest.mark.anyio
-async def test_async_sessions_move_and_check_it(async_engine):
+async def test_async_sessions_move_and_check_it(async_engine, async_tables):
     from sqlalchemy.ext.asyncio import async_sessionmaker
 
     sessions = watch(async_sessionmaker(async_engine))
     xmin = async_engine.dialect.name == "postgresql"
     classes = (Item, NumberedByTrigger) if xmin else (Item,)
-    async with async_engine.begin() as connection:
-        for cls in classes:
-            await connection.run_sync(cls.__table__.create)
+    async_tables(*classes)
     for cls in classes:
         async with sessions.begin() as session:
             session.add(cls(id=1, name="a"))
@@ -217,4 +215,3 @@ async def test_async_sessions_move_and_check_it(async_engine):
             await session.refresh(row)
             row.name = "again"
             await session.commit()
-    await async_engine.dispose()

@@ -54,6 +54,7 @@ class Viewed(Versioned, Base):
 
 @pytest.mark.parametrize("many", [1, 3])
 def test_the_version_moves_by_one_though_nothing_changes(store, watched, stored, engine, many):
+    """HB-29"""
     store(*(Account(id=n, owner="a") for n in range(many)))
     session = watched()
     for account in session.scalars(select(Account)):
@@ -70,6 +71,7 @@ def test_the_version_moves_by_one_though_nothing_changes(store, watched, stored,
 
 
 def test_a_dirty_object_moves_by_one_as_well(store, watched, stored):
+    """HB-29, trap 26"""
     store(Account(id=1))
     session = watched()
     account = session.get_one(Account, 1)
@@ -139,7 +141,7 @@ def test_an_expired_object_is_touched_and_changed_in_one_step(store, watched, st
 def test_the_row_that_another_one_has_written_is_the_conflict(
     store, watched, other, gone, model, read, edited, how
 ):
-    """Whatever makes the versions of those that nobody else has written."""
+    """RL-10: whatever makes the versions of those that nobody else has written."""
     store(*(model(id=n, owner="a") for n in (1, 2, 3)))
     session = watched()
     rows = session.scalars(select(model).order_by(model.id)).all()
@@ -181,6 +183,7 @@ def test_a_plain_session_checks_what_it_touches(store, engine, other):
 
 @pytest.mark.parametrize("model", [Dog, Manager])
 def test_a_child_class_moves_its_base_tables_version(store, watched, stored, model):
+    """HB-12"""
     store(model(id=1, name="a"))
     session = watched()
     touch(session.get_one(model, 1))
@@ -288,6 +291,7 @@ def test_a_resolver_settles_a_touch(store, watched, other, stored, resolver, ver
 
 
 def test_new_and_deleted_objects_are_left_alone(store, watched, stored):
+    """trap 26"""
     store(Account(id=1))
     session = watched()
     new, old = Account(id=2), session.get_one(Account, 1)
@@ -302,6 +306,7 @@ def test_new_and_deleted_objects_are_left_alone(store, watched, stored):
 
 
 def test_what_cannot_be_touched_is_refused(store, watched):
+    """HB-27"""
     store(Account(id=1), Tag(id=1))
     session = watched()
     with pytest.raises(ConfigurationError, match="in no session"):
@@ -317,6 +322,7 @@ def test_what_cannot_be_touched_is_refused(store, watched):
 
 @pytest.mark.parametrize("many", [1, 3])
 def test_the_version_stays_for_what_is_written_inside(store, watched, stored, engine, many):
+    """RL-12"""
     store(*(Account(id=n, owner="a") for n in range(many)))
     session = watched()
     accounts = session.scalars(select(Account)).all()
@@ -334,6 +340,7 @@ def test_the_version_stays_for_what_is_written_inside(store, watched, stored, en
 
 
 def test_what_was_changed_before_the_block_moves_the_version(store, watched, stored):
+    """RL-12"""
     store(Account(id=1))
     session = watched()
     account = session.get_one(Account, 1)
@@ -346,6 +353,7 @@ def test_what_was_changed_before_the_block_moves_the_version(store, watched, sto
 
 @pytest.mark.parametrize("many", [1, 3])
 def test_the_row_is_checked_all_the_same(store, watched, other, stored, many):
+    """RL-12"""
     store(*(Account(id=n) for n in range(many)))
     session = watched()
     accounts = session.scalars(select(Account)).all()
@@ -358,6 +366,7 @@ def test_the_row_is_checked_all_the_same(store, watched, other, stored, many):
 
 
 def test_only_the_named_classes_and_objects_stand_still(store, watched, stored):
+    """DJ-10"""
     store(Account(id=1), Account(id=2), Note(id=1), Page(id=1))
     session = watched()
     one, two = session.get_one(Account, 1), session.get_one(Account, 2)
@@ -440,14 +449,12 @@ def test_what_cannot_stand_still_is_refused(store, watched, engine):
 
 
 @pytest.mark.anyio
-async def test_an_async_session_awaits_it(async_engine):
+async def test_an_async_session_awaits_it(async_engine, async_tables):
     from sqlalchemy.ext.asyncio import async_sessionmaker
 
     from optilock import watch
-    from tests.support.models import Base
 
-    async with async_engine.begin() as connection:
-        await connection.run_sync(Base.metadata.create_all, tables=[Account.__table__])
+    async_tables(Account)
     async with watch(async_sessionmaker(async_engine))() as session:
         account = Account(id=1)
         session.add(account)
@@ -461,7 +468,6 @@ async def test_an_async_session_awaits_it(async_engine):
         assert account.version == 2
         with pytest.raises(ConfigurationError, match="async with"), no_bump(session):
             pass
-    await async_engine.dispose()
 
 
 @pytest.mark.parametrize("order", ["touched first", "changed first"])

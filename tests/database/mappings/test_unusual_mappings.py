@@ -8,7 +8,6 @@ import pytest
 from sqlalchemy import Column, ForeignKey, Integer, String, Table, func, select, text
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import (
-    DeclarativeBase,
     Mapped,
     Session,
     column_property,
@@ -18,11 +17,9 @@ from sqlalchemy.orm import (
 
 from optilock import ConcurrencyError, Versioned, client_wins, merge_fields
 from optilock.tokens import CompareValues, Counter
-from tests.support.models import key
+from tests.support.models import key, own_base
 
-
-class Base(DeclarativeBase):
-    type_annotation_map = {str: String(60)}
+Base = own_base()
 
 
 def table_of(name: str, *columns: Column[Any]) -> Table:

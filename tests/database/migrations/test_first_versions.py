@@ -60,7 +60,6 @@ def test_a_created_and_a_migrated_table_have_the_same_default(engine, token):
         migrate(engine, lambda op: op.create_version_trigger("fv_crates", token))
     assert default(engine) == made
     assert revise(engine, cls.metadata).empty
-    cls.metadata.drop_all(engine)
 
 
 @each_token
@@ -88,7 +87,6 @@ def test_a_copy_of_the_table_keeps_the_default_as_well(engine, line):
     options = {} if line else {"autogenerate_plugins": ["alembic.autogenerate.*"]}
     assert revise(engine, copied, **options).empty
     assert revise(engine, cls.metadata, **options).empty
-    cls.metadata.drop_all(engine)
 
 
 @each_token
@@ -103,14 +101,12 @@ def test_a_program_that_knows_no_version_inserts_a_row(engine, token):
         row.owner = "Eve"
         session.commit()
         assert row.version not in (None, before)
-    cls.metadata.drop_all(engine)
 
 
 def test_a_version_of_the_applications_has_none(engine):
     cls = crate(Manual(String(10)))
     cls.metadata.create_all(engine)
     assert default(engine) is None
-    cls.metadata.drop_all(engine)
 
 
 @pytest.mark.engines("sqlite-wal")
@@ -124,7 +120,6 @@ def test_the_mapping_has_no_default_and_fetches_none(engine):
         session.get_one(cls, 1).owner = "Ada"
         session.flush()
     assert not any("RETURNING" in str(one) for one in sent.statements)
-    cls.metadata.drop_all(engine)
 
 
 @pytest.mark.engines("sqlite-wal")

@@ -282,13 +282,10 @@ def test_a_unit_of_work_edits_in_one_line(account: Any, engine: Engine, stored: 
 
 
 @pytest.mark.anyio
-async def test_async_sessions_have_the_same_call(async_engine: AsyncEngine) -> None:
-    async with async_engine.begin() as connection:
-        await connection.run_sync(
-            lambda sync: Base.metadata.create_all(sync, tables=[Account.__table__])
-        )
-    async with AsyncUnitOfWork(async_engine) as session:
-        session.add(Account(id=1, owner="Ada"))
+async def test_async_sessions_have_the_same_call(
+    async_engine: AsyncEngine, async_store: Any
+) -> None:
+    async_store(Account(id=1, owner="Ada"))
     async with AsyncUnitOfWork(async_engine) as session:
         await optilock.asyncio.apply(
             session, Account, 1, {"owner": "Eve"}, expected=tag(Account, 1, 1)
@@ -300,7 +297,6 @@ async def test_async_sessions_have_the_same_call(async_engine: AsyncEngine) -> N
             await optilock.asyncio.apply(
                 session, Account, 1, {"owner": "x"}, expected=tag(Account, 1, 1)
             )
-    await async_engine.dispose()
 
 
 @pytest.mark.parametrize("expected", [2.5, True, [1], {"version": 1}], ids=str)

@@ -120,6 +120,7 @@ def test_the_tag_that_etag_of_gave_is_expected_for_a_random_version(
     ],
 )
 def test_a_tag_that_is_another_one_never_matches(account: Any, watched: Do, sent: str) -> None:
+    """DJ-13"""
     mine = watched().get(Account, 1)
     with pytest.raises(PreconditionFailed):
         expect(mine, sent)
@@ -208,6 +209,7 @@ def test_tags_that_werkzeug_has_parsed_are_taken(account: Any, watched: Do) -> N
 def test_what_a_client_got_wrong_is_no_mistake_of_the_program(
     account: Any, watched: Do, wrong: object, status: int
 ) -> None:
+    """DJ-13"""
     session = watched(client_wins)
     mine = session.get(Account, 1)
     with pytest.raises(BadPrecondition, match="Account") as caught:
@@ -236,6 +238,7 @@ def test_what_can_be_no_version_is_refused_and_promises_nothing(
 def test_expect_is_refused_for_objects_that_nobody_would_check(
     account: Any, store: Do, watched: Do, engine: Engine
 ) -> None:
+    """HB-27"""
     store(Tag(id=1))
     session = watched()
     with pytest.raises(ConfigurationError, match="no version"):
@@ -260,6 +263,7 @@ def test_expect_is_refused_for_objects_that_nobody_would_check(
 def test_an_expected_row_that_moved_is_never_resolved(
     account: Any, watched: Do, other: Do, stored: Do, refused: Do, resolver: Any
 ) -> None:
+    """RL-16"""
     session = watched(resolver)
     mine = session.get(Account, 1)
     expect(mine, OWN)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -44,18 +43,12 @@ FORM = FormWithLines(
 
 
 @pytest.fixture
-def sessions(engine: Engine) -> Iterator[sessionmaker[Session]]:
-    Base.metadata.drop_all(engine)
-    Base.metadata.create_all(engine)
-    made = watch(sessionmaker(engine))
-    with made.begin() as session:
-        session.add_all([Order(id=1, customer="C"), Order(id=2, customer="D")])
-        session.flush()
-        for number, product in enumerate("abc", 1):
-            session.add(Line(id=UUID(int=number), order_id=1, position=number, product=product))
-        session.add(Line(id=UUID(int=9), order_id=2, position=1, product="z"))
-    yield made
-    Base.metadata.drop_all(engine)
+def sessions(engine: Engine, store: Any) -> sessionmaker[Session]:
+    store(Order(id=1, customer="C"), Order(id=2, customer="D"))
+    for number, product in enumerate("abc", 1):
+        store(Line(id=UUID(int=number), order_id=1, position=number, product=product))
+    store(Line(id=UUID(int=9), order_id=2, position=1, product="z"))
+    return watch(sessionmaker(engine))
 
 
 def shown(sessions: Any) -> dict[str, str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from random import Random
 from typing import Any
@@ -52,14 +51,9 @@ FORM = EditForm(
 
 
 @pytest.fixture
-def sessions(engine: Engine) -> Iterator[sessionmaker[Session]]:
-    Base.metadata.drop_all(engine)
-    Base.metadata.create_all(engine)
-    made = watch(sessionmaker(engine))
-    with made.begin() as session:
-        session.add(Page(id=1, title="Tea", copies=2, body=BODY))
-    yield made
-    Base.metadata.drop_all(engine)
+def sessions(engine: Engine, store: Any) -> sessionmaker[Session]:
+    store(Page(id=1, title="Tea", copies=2, body=BODY))
+    return watch(sessionmaker(engine))
 
 
 def shown(sessions: sessionmaker[Session]) -> FilledForm:

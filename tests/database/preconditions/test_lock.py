@@ -12,7 +12,6 @@ from sqlalchemy.ext.asyncio import AsyncEngine, async_sessionmaker
 from sqlalchemy.orm import Session
 
 from optilock import (
-    AsyncUnitOfWork,
     ConcurrencyError,
     ConfigurationError,
     PreconditionFailed,
@@ -336,11 +335,8 @@ def test_a_connection_that_commits_each_statement_locks_nothing(account, watched
 
 
 @pytest.mark.anyio
-async def test_async_sessions_lock_too(async_engine: AsyncEngine) -> None:
-    async with async_engine.begin() as connection:
-        await connection.run_sync(Base.metadata.create_all, tables=[Account.__table__])
-    async with AsyncUnitOfWork(async_engine) as session:
-        session.add(Account(id=1, owner="Ada"))
+async def test_async_sessions_lock_too(async_engine: AsyncEngine, async_store: Any) -> None:
+    async_store(Account(id=1, owner="Ada"))
     sessions = watch(async_sessionmaker(async_engine))
     async with sessions() as mine, sessions() as theirs:
         ours, other = await mine.get_one(Account, 1), await theirs.get_one(Account, 1)
@@ -350,4 +346,3 @@ async def test_async_sessions_lock_too(async_engine: AsyncEngine) -> None:
         assert not await asyncio.lock(theirs, other, skip_locked=True)
         await theirs.rollback()
         ours.balance = 1
-    await async_engine.dispose()

@@ -440,11 +440,8 @@ def test_listeners_hear_of_it(account: Any, watched: Do, other: Do) -> None:
 
 
 @pytest.mark.anyio
-async def test_async_sessions_have_the_same_call(async_engine: Any) -> None:
-    async with async_engine.begin() as connection:
-        await connection.run_sync(Account.__table__.create)
-    async with AsyncUnitOfWork(async_engine) as session:
-        session.add(Account(id=1, owner="Ada"))
+async def test_async_sessions_have_the_same_call(async_engine: Any, async_store: Any) -> None:
+    async_store(Account(id=1, owner="Ada"))
     async with AsyncUnitOfWork(async_engine) as session:
         ada = await session.get(Account, 1)
         seen = sign_seen(ada, NAMES, etags=TAGS)
@@ -464,7 +461,6 @@ async def test_async_sessions_have_the_same_call(async_engine: Any) -> None:
             on_conflict=ours,
         )
         assert (merged.owner, merged.note) == ("Eve", "mine")
-    await async_engine.dispose()
 
 
 def test_a_unit_of_work_merges_in_one_line(

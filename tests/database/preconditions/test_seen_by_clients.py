@@ -6,7 +6,6 @@ import datetime
 import enum
 import pickle
 import uuid
-from collections.abc import Iterator
 from decimal import Decimal
 from typing import Any
 
@@ -40,8 +39,7 @@ from optilock.preconditions import merge_changes, sign_seen
 from optilock.preconditions.entity_tags import ETags
 from optilock.resolvers import merge_text, per_field
 from optilock.resolvers.diff3 import normalize_line_ends
-from tests.support.models import Account, Decided
-from tests.support.models import Base as Shared
+from tests.support.models import Account, Decided, own_base
 from tests.support.two_writers import Do
 
 LOADED = {"owner": "Ada", "note": "n"}
@@ -151,9 +149,7 @@ def test_a_forged_one_opens_no_merge(
         assert stored(model, 1)[name] == "later"
 
 
-class Base(DeclarativeBase):
-    metadata = Shared.metadata
-    type_annotation_map = Shared.type_annotation_map
+Base = own_base()
 
 
 class Point:
@@ -198,11 +194,8 @@ def test_a_composite_and_a_synonym_are_told_by_their_columns(
 
 
 @pytest.mark.anyio
-async def test_async_sessions_take_it(async_engine: Any) -> None:
-    async with async_engine.begin() as connection:
-        await connection.run_sync(Account.__table__.create)
-    async with AsyncUnitOfWork(async_engine) as session:
-        session.add(Account(id=1, owner="Ada"))
+async def test_async_sessions_take_it(async_engine: Any, async_store: Any) -> None:
+    async_store(Account(id=1, owner="Ada"))
     async with AsyncUnitOfWork(async_engine) as session:
         (await session.get(Account, 1)).note = "theirs"
     with pytest.raises(PreconditionFailed) as caught:
@@ -211,7 +204,6 @@ async def test_async_sessions_take_it(async_engine: Any) -> None:
                 session, Account, 1, {"owner": "Eve"}, version=1, seen=LOADED
             )
     assert caught.value.entries[0].conflicting == frozenset()
-    await async_engine.dispose()
 
 
 # -- texts of a form -------------------------------------------------------------------------------
@@ -283,14 +275,9 @@ SIGNING = ETags(keys=["a secret of sixteen bytes or more"])
 
 
 @pytest.fixture
-def sheets(engine: Engine) -> Iterator[sessionmaker[Session]]:
-    Sheets.metadata.drop_all(engine)
-    Sheets.metadata.create_all(engine)
-    sessions = watch(sessionmaker(engine))
-    with sessions.begin() as session:
-        session.add(Sheet(id=1, **STORED))
-    yield sessions
-    Sheets.metadata.drop_all(engine)
+def sheets(engine: Engine, store: Any) -> sessionmaker[Session]:
+    store(Sheet(id=1, **STORED))
+    return watch(sessionmaker(engine))
 
 
 def sheet(sessions: sessionmaker[Session]) -> dict[str, Any]:

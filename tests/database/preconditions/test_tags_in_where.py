@@ -151,4 +151,3 @@ async def test_tags_in_a_where_of_an_async_driver(
 ) -> None:
     async with async_engine.begin() as connection:
         await connection.run_sync(check)
-    await async_engine.dispose()

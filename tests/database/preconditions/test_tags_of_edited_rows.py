@@ -71,10 +71,9 @@ def test_a_response_has_the_tag_of_the_values_in_it(rows, watched):
 
 
 @pytest.mark.anyio
-async def test_an_async_session_has_to_be_flushed_before(async_engine):
+async def test_an_async_session_has_to_be_flushed_before(async_engine, async_tables):
     """B5: nothing can be awaited in ``tag_of``: it refuses."""
-    async with async_engine.begin() as connection:
-        await connection.run_sync(lambda c: Account.metadata.create_all(c, [Account.__table__]))
+    async_tables(Account)
     async with watch(async_sessionmaker(async_engine))() as session:
         session.add(Account(id=1, owner="Ada", balance=1))
         await session.flush()
@@ -85,7 +84,6 @@ async def test_an_async_session_has_to_be_flushed_before(async_engine):
             conditions.tag_of(row)
         await session.flush()
         assert conditions.tag_of(row) == etag_of(row)
-    await async_engine.dispose()
 
 
 def test_a_read_writes_nothing_and_has_the_tag_of_what_was_read(rows, watched, engine):

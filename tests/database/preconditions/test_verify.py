@@ -27,7 +27,7 @@ from optilock import (
 )
 from optilock.resolvers import OnDelete
 from optilock.testing import count_statements
-from tests.support.models import Account, Animal, Base, Dog, Note, Tag
+from tests.support.models import Account, Animal, Dog, Note, Tag
 from tests.support.two_writers import Do
 from tests.support.work import lines_of
 
@@ -150,6 +150,7 @@ def test_the_look_and_the_last_writes_are_in_the_order_of_the_keys(
 
 
 def test_verifying_a_class_without_a_version_is_refused(store: Do, watched: Do) -> None:
+    """HB-27"""
     store(Tag(id=1))
     with pytest.raises(ConfigurationError, match="no version"):
         verify(watched().get(Tag, 1))
@@ -231,6 +232,7 @@ def test_a_row_that_was_refreshed_counts_from_the_first_sight(
 def test_rows_that_we_write_or_delete_are_not_read_again(
     account: Any, sessions: Any, engine: Engine
 ) -> None:
+    """trap 26"""
     with count_statements(engine) as sent, UnitOfWork(sessions, verify_reads=True) as session:
         first, second = session.get_one(Account, 1), session.get_one(Account, 2)
         first.owner = "Eve"
@@ -279,7 +281,7 @@ def test_classes_without_a_version_are_left_out(store: Do, sessions: Any, engine
 def test_the_rows_stay_as_they_are_until_commit(
     account: Any, sessions: Any, other: Do, engine: Engine
 ) -> None:
-    """Between the look and COMMIT nobody comes in."""
+    """trap 26: between the look and COMMIT nobody comes in."""
     tried: list[bool] = []
 
     def work() -> None:
@@ -329,7 +331,7 @@ def test_the_unit_runs_again_with_what_is_stored_now(
 def test_two_doctors_do_not_both_go_off_call(
     account: Any, sessions: Any, stored: Do, other: Do
 ) -> None:
-    """Write skew: each reads both rows and writes its own (trap 25)."""
+    """trap 25: each reads both rows and writes its own."""
 
     def work() -> None:
         with UnitOfWork(sessions, verify_reads=True) as session:
@@ -418,13 +420,10 @@ def test_a_statement_that_a_savepoint_takes_back_makes_nothing_ours(
 
 
 @pytest.mark.anyio
-async def test_async_units_verify_and_expect_without_waiting(async_engine: AsyncEngine) -> None:
-    async with async_engine.begin() as connection:
-        await connection.run_sync(
-            lambda sync: Base.metadata.create_all(sync, tables=[Account.__table__])
-        )
-    async with AsyncUnitOfWork(async_engine) as session:
-        session.add_all([Account(id=1, owner="Ada"), Account(id=2, owner="Bob")])
+async def test_async_units_verify_and_expect_without_waiting(
+    async_engine: AsyncEngine, async_store: Any
+) -> None:
+    async_store(Account(id=1, owner="Ada"), Account(id=2, owner="Bob"))
     for ours in (PreconditionFailed, ConcurrencyError):
         with pytest.raises(ours) as caught:
             async with AsyncUnitOfWork(async_engine) as session:
@@ -447,7 +446,6 @@ async def test_async_units_verify_and_expect_without_waiting(async_engine: Async
         mine.owner = "Bea"  # set without being read
         with pytest.raises(ConcurrencyError):
             await session.commit()
-    await async_engine.dispose()
 
 
 # -- rows that are written as well -----------------------------------------------------------------

@@ -141,22 +141,20 @@ def test_a_send_with_a_key_has_a_limit_of_its_own_and_no_statement_more(queue, e
     assert kept.exec_driver_sql("SHOW lock_timeout").scalar() == "0"
 
 
-def test_keys_for_asyncio(async_engine, sync, runner):
+@pytest.mark.anyio
+async def test_keys_for_asyncio(async_engine, sync):
     """With each async driver; ``find`` and ``cancel`` are the same calls."""
 
-    async def story() -> None:
-        async with AsyncQueue(async_engine, "work") as ours:
-            first = await ours.send("a", dedup="k", group="g", headers={"a": 1}, ttl=None)
-            again = await ours.send("a", dedup="k", group="g")
-            assert (first.duplicate, again.duplicate, again.id) == (False, True, first.id)
-            (message,) = await ours.receive()
-            found = await ours.find(first)
-            assert (found.receives, found.visible_at) == (1, message.visible_at)
-            assert not await ours.cancel(first)
-            assert await ours.cancel(first, held=True)
-            assert (await ours.metrics()).keys == 0
-
-    runner.run(story())
+    async with AsyncQueue(async_engine, "work") as ours:
+        first = await ours.send("a", dedup="k", group="g", headers={"a": 1}, ttl=None)
+        again = await ours.send("a", dedup="k", group="g")
+        assert (first.duplicate, again.duplicate, again.id) == (False, True, first.id)
+        (message,) = await ours.receive()
+        found = await ours.find(first)
+        assert (found.receives, found.visible_at) == (1, message.visible_at)
+        assert not await ours.cancel(first)
+        assert await ours.cancel(first, held=True)
+        assert (await ours.metrics()).keys == 0
 
 
 def test_a_message_that_a_receiver_has_is_cancelled_if_that_is_asked_for(queue):

@@ -101,7 +101,8 @@ def test_whatever_is_raised_fails_its_message(queue):
         assert is_as_expected(evil.dead_letters.peek(100))
 
 
-def test_whatever_a_task_raises_fails_its_message(async_engine, sync, runner):
+@pytest.mark.anyio
+async def test_whatever_a_task_raises_fails_its_message(async_engine, sync):
     """E1: SystemExit and KeyboardInterrupt do not end the event loop either."""
     seen: list[Any] = []
 
@@ -111,23 +112,20 @@ def test_whatever_a_task_raises_fails_its_message(async_engine, sync, runner):
             raise RAISED[message.body][0]
         seen.append(message.body)
 
-    async def story() -> None:
-        async with AsyncQueue(async_engine, "evil", max_receives=1) as evil:
-            worker = evil.worker(handle, concurrency=2)
-            running = asyncio.create_task(worker.run())
-            await evil.send_many([*RAISED, "good"])
+    async with AsyncQueue(async_engine, "evil", max_receives=1) as evil:
+        worker = evil.worker(handle, concurrency=2)
+        running = asyncio.create_task(worker.run())
+        await evil.send_many([*RAISED, "good"])
 
-            async def empty() -> bool:
-                found = await evil.metrics(exact=True)
-                return found.waiting + found.hidden == 0
+        async def empty() -> bool:
+            found = await evil.metrics(exact=True)
+            return found.waiting + found.hidden == 0
 
-            await until_awaited(empty)
-            worker.stop()
-            await asyncio.wait_for(running, LIMIT)
-            assert seen == ["good"]
-            assert is_as_expected(await evil.dead_letters.peek(100))
-
-    runner.run(story())
+        await until_awaited(empty)
+        worker.stop()
+        await asyncio.wait_for(running, LIMIT)
+        assert seen == ["good"]
+        assert is_as_expected(await evil.dead_letters.peek(100))
 
 
 @pytest.mark.parametrize(

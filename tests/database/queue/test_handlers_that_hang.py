@@ -167,45 +167,43 @@ def test_a_message_that_cannot_be_failed_holds_up_no_other(queue, hang, caplog):
 
 
 @pytest.mark.full
-def test_a_task_that_does_not_end_when_it_is_cancelled(async_engine, sync, runner):
+@pytest.mark.anyio
+async def test_a_task_that_does_not_end_when_it_is_cancelled(async_engine, sync):
     """E2: its message fails and comes again; the worker ends without it."""
     seen: list[Any] = []
 
-    async def story() -> None:
-        over, before = asyncio.Event(), len(asyncio.all_tasks())
+    over, before = asyncio.Event(), len(asyncio.all_tasks())
 
-        async def handle(message: Any, session: Any) -> None:
-            seen.append((message.body, message.receives))
-            await session.execute(effect_of(ours, message))
-            while message.body == "hangs" and message.receives == 1 and not over.is_set():
-                with suppress(asyncio.CancelledError):
-                    await asyncio.wait_for(over.wait(), 2 * LIMIT)
+    async def handle(message: Any, session: Any) -> None:
+        seen.append((message.body, message.receives))
+        await session.execute(effect_of(ours, message))
+        while message.body == "hangs" and message.receives == 1 and not over.is_set():
+            with suppress(asyncio.CancelledError):
+                await asyncio.wait_for(over.wait(), 2 * LIMIT)
 
-        async with AsyncQueue(async_engine, "real", visibility=5) as ours:
+    async with AsyncQueue(async_engine, "real", visibility=5) as ours:
 
-            async def empty() -> bool:
-                found = await ours.metrics(exact=True)
-                return found.waiting + found.hidden == 0
+        async def empty() -> bool:
+            found = await ours.metrics(exact=True)
+            return found.waiting + found.hidden == 0
 
-            worker = ours.worker(
-                handle,
-                sessions=async_sessionmaker(async_engine),
-                timeout=1.5,
-                grace=1,
-                retry=lambda receives: 0.0,
-            )
-            await ours.send_many(["hangs", "a"])
-            running = asyncio.create_task(worker.run())
-            await until_awaited(empty)
-            worker.stop()
-            await asyncio.wait_for(running, LIMIT)
-            assert sorted(seen) == [("a", 1), ("hangs", 1), ("hangs", 2)]
-            assert effects(ours, sync) == 2
-            over.set()
-            await until_awaited(lambda: len(asyncio.all_tasks()) == before)
-            assert effects(ours, sync) == 2
-
-    runner.run(story())
+        worker = ours.worker(
+            handle,
+            sessions=async_sessionmaker(async_engine),
+            timeout=1.5,
+            grace=1,
+            retry=lambda receives: 0.0,
+        )
+        await ours.send_many(["hangs", "a"])
+        running = asyncio.create_task(worker.run())
+        await until_awaited(empty)
+        worker.stop()
+        await asyncio.wait_for(running, LIMIT)
+        assert sorted(seen) == [("a", 1), ("hangs", 1), ("hangs", 2)]
+        assert effects(ours, sync) == 2
+        over.set()
+        await until_awaited(lambda: len(asyncio.all_tasks()) == before)
+        assert effects(ours, sync) == 2
 
 
 @pytest.mark.engines("postgresql", "mariadb")

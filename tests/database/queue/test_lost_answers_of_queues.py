@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -128,22 +127,20 @@ def test_an_answer_of_the_database_is_certain(engine, lossy):
     assert waiting(engine) == 0
 
 
-def test_an_async_send_whose_answer_is_lost_is_not_run_again(engine, cut):
+@pytest.mark.anyio
+async def test_an_async_send_whose_answer_is_lost_is_not_run_again(engine, cut):
     """G2."""
     make_tables(engine)
 
-    async def test() -> None:
-        made = create_async_engine(cut.url, connect_args={"prepare_threshold": None})
-        async with AsyncQueue(made, "work") as queue:
-            await queue.metrics()
-            cut.passes, cut.at = True, b"INSERT INTO"
-            with pytest.raises(CommitOutcomeUnknown):
-                await retrying(attempts=3).acall(queue.send, 1)
-            cut.passes, cut.at = True, b"COMMIT"
-            assert (await queue.send(2, dedup="2")).duplicate
-        await made.dispose()
-
-    asyncio.run(test())
+    made = create_async_engine(cut.url, connect_args={"prepare_threshold": None})
+    async with AsyncQueue(made, "work") as queue:
+        await queue.metrics()
+        cut.passes, cut.at = True, b"INSERT INTO"
+        with pytest.raises(CommitOutcomeUnknown):
+            await retrying(attempts=3).acall(queue.send, 1)
+        cut.passes, cut.at = True, b"COMMIT"
+        assert (await queue.send(2, dedup="2")).duplicate
+    await made.dispose()
     assert waiting(engine) == 2
 
 

@@ -147,20 +147,18 @@ def test_the_next_message_of_the_group_can_be_received(queue):
     assert bodies(queue.receive()) == ["second"]
 
 
-def test_the_same_for_asyncio(async_engine, sync, runner):
+@pytest.mark.anyio
+async def test_the_same_for_asyncio(async_engine, sync):
     """E3: ``await queues(engine)`` and ``await queue.cancel(id)``."""
 
-    async def story() -> None:
-        async with AsyncQueue(async_engine, "real") as ours:
-            sent = await ours.send("a")
-            (found,) = await queues(async_engine)
-            assert (found.name, found.depth) == ("real", 1)
-            assert await ours.cancel(sent.id)
-            assert await queues(async_engine) == []
-            with pytest.raises(QueueNotFound):
-                await queues(async_engine, table="absent")
-
-    runner.run(story())
+    async with AsyncQueue(async_engine, "real") as ours:
+        sent = await ours.send("a")
+        (found,) = await queues(async_engine)
+        assert (found.name, found.depth) == ("real", 1)
+        assert await ours.cancel(sent.id)
+        assert await queues(async_engine) == []
+        with pytest.raises(QueueNotFound):
+            await queues(async_engine, table="absent")
 
 
 # -- the command -----------------------------------------------------------------------------------

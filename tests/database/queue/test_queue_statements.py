@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import psycopg
 import pytest
 from sqlalchemy import Engine, create_engine, event, text
@@ -114,16 +112,14 @@ def test_sqlalchemy_sends_none_of_them(queue, described):
     assert not [sql for sql in described if "optilock_message" in sql and "body" in sql]
 
 
-def test_in_asyncio_sqlalchemy_sends_none_of_them(queue, database, described):
-    async def test() -> None:
-        engine = create_async_engine(database.url)
-        async with AsyncQueue(engine, "work") as letters:
-            await letters.send("a")
-            found = await letters.receive(2, done=await letters.receive())
-            assert found == []
-        await engine.dispose()
-
-    asyncio.run(test())
+@pytest.mark.anyio
+async def test_in_asyncio_sqlalchemy_sends_none_of_them(queue, database, described):
+    engine = create_async_engine(database.url)
+    async with AsyncQueue(engine, "work") as letters:
+        await letters.send("a")
+        found = await letters.receive(2, done=await letters.receive())
+        assert found == []
+    await engine.dispose()
     assert not [sql for sql in described if "optilock_message" in sql and "body" in sql]
 
 

@@ -105,22 +105,20 @@ def test_elsewhere_nothing_is_said(queue, engine, tmp_path):
     other.dispose()
 
 
-def test_an_async_unit_warns_and_refuses_too(async_engine, sync, runner):
+@pytest.mark.anyio
+async def test_an_async_unit_warns_and_refuses_too(async_engine, sync):
     """B3: AsyncQueue inside AsyncUnitOfWork."""
 
-    async def story() -> None:
-        sessions = async_sessionmaker(async_engine)
-        async with AsyncQueue(async_engine, "real") as ours:
-            async with AsyncUnitOfWork(sessions):
-                with pytest.warns(SeparateUnitWarning, match="send_many"):
-                    await ours.send_many(["a"])
-            async with AsyncUnitOfWork(sessions, strict=True) as session:
-                with pytest.raises(ConfigurationError, match="strict"):
-                    await ours.send("b")
-                await ours.send("c", session=session)
-            assert (await ours.metrics()).waiting == 2
-
-    runner.run(story())
+    sessions = async_sessionmaker(async_engine)
+    async with AsyncQueue(async_engine, "real") as ours:
+        async with AsyncUnitOfWork(sessions):
+            with pytest.warns(SeparateUnitWarning, match="send_many"):
+                await ours.send_many(["a"])
+        async with AsyncUnitOfWork(sessions, strict=True) as session:
+            with pytest.raises(ConfigurationError, match="strict"):
+                await ours.send("b")
+            await ours.send("c", session=session)
+        assert (await ours.metrics()).waiting == 2
 
 
 def test_a_handler_is_no_unit(queue: Queue) -> None:

@@ -119,25 +119,23 @@ def test_a_message_that_never_expires_by_another_programs_word_is_read(queue, en
     assert (message.body, message.expires_at) == ("a", None)
 
 
-def test_the_same_for_asyncio(async_engine, sync, runner):
+@pytest.mark.anyio
+async def test_the_same_for_asyncio(async_engine, sync):
     seen: list[Any] = []
 
     async def handle(message: Message) -> None:
         seen.append(message.body)
 
-    async def story() -> None:
-        async with AsyncQueue(async_engine, "work") as ours:
-            _, bad, _ = await ours.send_many(["a", "bad", "b"])
-            store(sync, bad.id, "body", DEEP)
-            assert isinstance((await ours.peek(3))[1].body, Unreadable)
-            worker = ours.worker(handle)
-            running = asyncio.create_task(worker.run())
-            await until_awaited(lambda: len(seen) == 2)
-            worker.stop()
-            await asyncio.wait_for(running, LIMIT)
-            assert [one.id for one in await ours.dead_letters.peek(5)] == [bad.id]
-
-    runner.run(story())
+    async with AsyncQueue(async_engine, "work") as ours:
+        _, bad, _ = await ours.send_many(["a", "bad", "b"])
+        store(sync, bad.id, "body", DEEP)
+        assert isinstance((await ours.peek(3))[1].body, Unreadable)
+        worker = ours.worker(handle)
+        running = asyncio.create_task(worker.run())
+        await until_awaited(lambda: len(seen) == 2)
+        worker.stop()
+        await asyncio.wait_for(running, LIMIT)
+        assert [one.id for one in await ours.dead_letters.peek(5)] == [bad.id]
     assert seen == ["a", "b"]
 
 

@@ -57,6 +57,7 @@ def refused_merge(session: Session, copy: Any) -> ConcurrencyError:
 def test_a_copy_of_the_stored_version_is_written(
     account: Any, watched: Do, copy_of: Do, stored: Do
 ) -> None:
+    """SA-16, HB-31"""
     copy = copy_of(Account, 1)
     copy.owner = "Eve"
     session = watched()
@@ -80,6 +81,7 @@ def test_a_new_object_with_the_stored_version_is_a_copy_of_it(
 def test_a_stale_copy_is_an_entry_with_all_three_sides(
     account: Any, watched: Do, other: Do, copy_of: Do, stored: Do, known: bool
 ) -> None:
+    """SA-17, SA-18, HB-31, trap 33"""
     copy = copy_of(Account, 1)
     copy.owner = "Eve"
     other(Account, 1, note="theirs")
@@ -100,6 +102,7 @@ def test_a_stale_copy_is_an_entry_with_all_three_sides(
 def test_a_copy_of_a_row_that_is_gone_does_not_bring_it_back(
     account: Any, watched: Do, gone: Do, copy_of: Do, stored: Do
 ) -> None:
+    """HB-21, trap 33"""
     copy = copy_of(Account, 1)
     copy.owner = "Eve"
     gone(Account, 1)
@@ -111,6 +114,7 @@ def test_a_copy_of_a_row_that_is_gone_does_not_bring_it_back(
 
 
 def test_a_new_object_without_a_version_is_inserted(account: Any, watched: Do, stored: Do) -> None:
+    """HB-21, HB-31"""
     session = watched()
     session.merge(Account(id=2, owner="Bea"))
     session.commit()
@@ -139,11 +143,13 @@ def test_a_copy_of_a_row_that_the_program_hides_is_refused_with_that_reason(
 def test_a_copy_without_a_version_is_merged_over_the_newest_row(
     account: Any, watched: Do, other: Do, stored: Do
 ) -> None:
+    """SA-15"""
     other(Account, 1, note="theirs")
     session = watched()
     session.merge(Account(id=1, owner="Bea"))
     session.commit()
     assert (stored(Account, 1)["owner"], stored(Account, 1)["version"]) == ("Bea", 3)
+    assert stored(Account, 1)["note"] == "theirs"
 
 
 def test_an_expired_copy_carries_the_version_that_was_seen(

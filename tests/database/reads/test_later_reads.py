@@ -9,7 +9,6 @@ from __future__ import annotations
 import pytest
 from sqlalchemy import ForeignKey, String, select, text
 from sqlalchemy.orm import (
-    DeclarativeBase,
     Mapped,
     Session,
     deferred,
@@ -34,11 +33,9 @@ from optilock import (
     watch,
 )
 from optilock.testing import count_statements
-from tests.support.models import key
+from tests.support.models import key, own_base
 
-
-class Base(DeclarativeBase):
-    type_annotation_map = {str: String(60)}
+Base = own_base()
 
 
 class Article(Versioned, Base):
@@ -328,13 +325,13 @@ def test_the_parts_of_a_locked_aggregate_are_those_of_its_version(
 
 
 @pytest.mark.anyio
-async def test_async_sessions_read_on_in_the_locked_row_too(async_database, async_engine):
+async def test_async_sessions_read_on_in_the_locked_row_too(
+    async_database, async_engine, async_store
+):
     from sqlalchemy.ext.asyncio import async_sessionmaker
 
     engine = async_database.engine()
-    Base.metadata.create_all(engine, tables=[Article.__table__])
-    with Session(engine) as other, other.begin():
-        other.add(Article(id=1, title="old", body="old"))
+    async_store(Article(id=1, title="old", body="old"))
     async with watch(async_sessionmaker(async_engine))() as session:
         (await session.execute(select(Article.id))).all()
         with Session(engine) as other, other.begin():
@@ -346,4 +343,3 @@ async def test_async_sessions_read_on_in_the_locked_row_too(async_database, asyn
     with Session(engine) as other:
         assert other.get_one(Article, 1).body == "theirs+mine"
     engine.dispose()
-    await async_engine.dispose()

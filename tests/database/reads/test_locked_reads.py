@@ -32,6 +32,7 @@ def older(store, watched, other):
     ids=["get", "get by name", "get_one"],
 )
 def test_an_older_object_is_told_with_an_entry(older, read):
+    """SA-09"""
     obj, session = older
     with pytest.raises(ConcurrencyError) as caught:
         read(session, obj)

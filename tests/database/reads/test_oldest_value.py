@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from sqlalchemy import ForeignKey, String, select, text
+from sqlalchemy import ForeignKey, select, text
 from sqlalchemy.ext.asyncio import async_sessionmaker
 from sqlalchemy.orm import (
-    DeclarativeBase,
     Mapped,
     contains_eager,
     joinedload,
@@ -28,11 +27,9 @@ from optilock import (
 )
 from optilock.preconditions import verify
 from optilock.tokens import RowVersion
-from tests.support.models import key
+from tests.support.models import key, own_base
 
-
-class Base(DeclarativeBase):
-    type_annotation_map = {str: String(60)}
+Base = own_base()
 
 
 class Shelf(Versioned, Base):
@@ -290,4 +287,3 @@ async def test_an_async_session_follows_the_same_rule(async_engine):
         mine.title = "mine"
         with pytest.raises(ConcurrencyError):
             await session.commit()
-    await async_engine.dispose()

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from sqlalchemy import ForeignKey, String, select
-from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship
+from sqlalchemy import ForeignKey, select
+from sqlalchemy.orm import Mapped, mapped_column, relationship
 
 from optilock import Versioned
-from tests.support.models import key
+from tests.support.models import key, own_base
 
-
-class Base(DeclarativeBase):
-    type_annotation_map = {str: String(60)}
+Base = own_base()
 
 
 class Book(Versioned, Base):

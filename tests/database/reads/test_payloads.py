@@ -117,10 +117,9 @@ def test_an_object_that_the_program_has_edited_itself_is_merged(engine, stored, 
 
 
 @pytest.mark.anyio
-async def test_a_repository_of_an_async_session_is_known_as_well(async_engine):
+async def test_a_repository_of_an_async_session_is_known_as_well(async_engine, async_tables):
     """B2: an AsyncSession merges in a greenlet, whose stack does not have the caller."""
-    async with async_engine.begin() as connection:
-        await connection.run_sync(lambda c: Account.metadata.create_all(c, [Account.__table__]))
+    async_tables(Account)
     async with watch(async_sessionmaker(async_engine), strict=True)() as session:
         session.add(Account(id=3, owner="Ada", balance=1))
         await session.flush()
@@ -129,7 +128,6 @@ async def test_a_repository_of_an_async_session_is_known_as_well(async_engine):
         with pytest.raises(ConfigurationError, match="edited Account"):
             await attach_to_async_session(session, row)
         assert await session.merge(row) is row
-    await async_engine.dispose()
 
 
 @pytest.mark.parametrize("says", [lambda row: expect(row, 1), overwrite], ids=["expect", "any"])

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from sqlalchemy import ForeignKey, String, select
+from sqlalchemy import ForeignKey, select
 from sqlalchemy.exc import InvalidRequestError
 from sqlalchemy.orm import (
-    DeclarativeBase,
     Mapped,
     defer,
     joinedload,
@@ -22,11 +21,9 @@ from sqlalchemy.orm import (
 
 from optilock import Versioned, client_wins, store_wins
 from optilock.testing import count_statements
-from tests.support.models import key
+from tests.support.models import key, own_base
 
-
-class Base(DeclarativeBase):
-    type_annotation_map = {str: String(60)}
+Base = own_base()
 
 
 class Book(Versioned, Base):

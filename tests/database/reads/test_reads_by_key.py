@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from sqlalchemy import ForeignKey, String, event, select
+from sqlalchemy import ForeignKey, event, select
 from sqlalchemy.exc import InvalidRequestError
 from sqlalchemy.orm import (
-    DeclarativeBase,
     Mapped,
     Session,
     loading,
@@ -18,11 +17,9 @@ from sqlalchemy.orm import (
 
 from optilock import ConcurrencyError, UnitOfWork, Versioned, watch
 from optilock.testing import count_statements
-from tests.support.models import key
+from tests.support.models import key, own_base
 
-
-class Base(DeclarativeBase):
-    type_annotation_map = {str: String(60)}
+Base = own_base()
 
 
 class Author(Versioned, Base):
@@ -94,15 +91,11 @@ ASKED = [
 ]
 
 
-@pytest.fixture
-def engine(engine):
-    Base.metadata.create_all(engine)
-    with Session(engine) as session, session.begin():
-        session.add_all([Author(id=1, name="Ada", books=[Book(id=1), Book(id=2)])])
-        session.add_all([Place(row="A", number=1), Dog(id=1, barks="loudly"), Cat(id=2)])
-        session.add_all([Unversioned(id=1), Always(id=1, name="one")])
-    yield engine
-    Base.metadata.drop_all(engine)
+@pytest.fixture(autouse=True)
+def rows(store):
+    store(Author(id=1, name="Ada", books=[Book(id=1), Book(id=2)]))
+    store(Place(row="A", number=1), Dog(id=1, barks="loudly"), Cat(id=2))
+    store(Unversioned(id=1), Always(id=1, name="one"))
 
 
 @pytest.fixture

@@ -71,6 +71,7 @@ WAYS = [_commit, _rollback, _expire, _expire_all, _expire_version]
 def test_an_expired_object_that_is_set_without_being_read_conflicts(
     account: Any, watched: Do, other: Do, stored: Do, refused: Do, expired: Do, engine: Engine
 ) -> None:
+    """trap 9"""
     session = watched()
     mine = session.get(Account, 1)
     expired(session, mine)
@@ -193,6 +194,7 @@ def test_refresh_by_the_author_starts_anew(
 def test_a_delete_of_an_expired_object_conflicts(
     account: Any, watched: Do, other: Do, stored: Do, refused: Do
 ) -> None:
+    """trap 9"""
     session = watched()
     mine = session.get(Account, 1)
     session.commit()
@@ -206,7 +208,7 @@ def test_a_delete_of_an_expired_object_conflicts(
 def test_a_stale_object_stays_stale_until_it_is_read(
     account: Any, watched: Do, other: Do, stored: Do, refused: Do
 ) -> None:
-    """RL-06: after the conflict and a rollback the next attempt conflicts again."""
+    """RL-06, trap 5: after the conflict and a rollback the next attempt conflicts again."""
     session = watched()
     mine = session.get(Account, 1)
     session.rollback()

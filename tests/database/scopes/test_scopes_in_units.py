@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import datetime
 import uuid
 from typing import Any
@@ -35,7 +34,7 @@ from optilock.tables import exact_text
 from optilock.tables.names import commit_tokens, scopes
 from optilock.tokens import CompareValues
 from optilock.watched.scopes import transaction
-from tests.support.rooms import ALL, SEVEN, Base, Booking, Shift
+from tests.support.rooms import ALL, SEVEN, Booking, Shift
 
 
 @pytest.mark.parametrize(
@@ -79,30 +78,28 @@ def test_two_phases_move_scopes(rooms, versions):
     assert versions()[SEVEN.key] == 1
 
 
-def test_an_async_session_has_the_same_calls(async_engine):
-    async def work() -> None:
-        async with async_engine.begin() as connection:
-            await connection.run_sync(Base.metadata.create_all)
-            await connection.run_sync(scopes.create, checkfirst=True)
-        made = watch(async_sessionmaker(async_engine, expire_on_commit=False))
-        async with AsyncUnitOfWork(made) as session:
-            session.add(Booking(id=1))
-        nowhere = Booking.scope(room_id=None)
-        async with made() as session:
-            tag = await optilock.asyncio.etag_of(session, nowhere)
-        async with AsyncUnitOfWork(made) as session:
-            await optilock.asyncio.lock(session, nowhere)
-            await optilock.asyncio.expect(session, nowhere, tag)
-            rows = await optilock.asyncio.verify(session, nowhere, select(Booking))
-            rows[0].hour = 5
-        with pytest.raises(ConcurrencyError):
-            async with AsyncUnitOfWork(made) as session:
-                await optilock.asyncio.verify(session, ALL)
-                async with AsyncUnitOfWork(made, propagation="independent") as other:
-                    other.add(Booking(id=2))
-        await async_engine.dispose()
+@pytest.mark.anyio
+async def test_an_async_session_has_the_same_calls(async_engine, async_tables):
+    async_tables(Booking)
 
-    asyncio.run(work())
+    async with async_engine.begin() as connection:
+        await connection.run_sync(scopes.create, checkfirst=True)
+    made = watch(async_sessionmaker(async_engine, expire_on_commit=False))
+    async with AsyncUnitOfWork(made) as session:
+        session.add(Booking(id=1))
+    nowhere = Booking.scope(room_id=None)
+    async with made() as session:
+        tag = await optilock.asyncio.etag_of(session, nowhere)
+    async with AsyncUnitOfWork(made) as session:
+        await optilock.asyncio.lock(session, nowhere)
+        await optilock.asyncio.expect(session, nowhere, tag)
+        rows = await optilock.asyncio.verify(session, nowhere, select(Booking))
+        rows[0].hour = 5
+    with pytest.raises(ConcurrencyError):
+        async with AsyncUnitOfWork(made) as session:
+            await optilock.asyncio.verify(session, ALL)
+            async with AsyncUnitOfWork(made, propagation="independent") as other:
+                other.add(Booking(id=2))
 
 
 # -- classes ---------------------------------------------------------------------------------------

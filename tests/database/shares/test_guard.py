@@ -41,18 +41,12 @@ from optilock.shares import (
 )
 from optilock.tables.names import SHARES
 from optilock.testing import count_statements
-from tests.support.models import Base as Others
-from tests.support.models import key
+from tests.support.models import key, own_base
 from tests.support.waiting import until
 from tests.support.ways_classes import ways
 from tests.support.ways_to_write import forms, over
 
-
-class Base(DeclarativeBase):
-    """A registry of its own, so that names of classes meet no names of other tests."""
-
-    metadata = Others.metadata
-    type_annotation_map = Others.type_annotation_map
+Base = own_base()
 
 
 WAYS = ways("shared", Shared)
@@ -395,4 +389,3 @@ async def test_async_sessions_are_asked_too(async_engine) -> None:
         use(session.sync_session, handle)
         (await session.get_one(Task, 1)).title = "mine"
         await session.commit()
-    await async_engine.dispose()

@@ -13,14 +13,13 @@ from typing import Any
 
 import pytest
 from sqlalchemy import Engine, create_engine, delete
-from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
+from sqlalchemy.orm import Mapped, Session, mapped_column
 
 import optilock.asyncio
 from optilock import AsyncUnitOfWork, ConfigurationError, Isolation, UnitOfWork, Versioned, shares
 from optilock.shares import HandleLost, Shared, SharingViolation
 from optilock.tables.names import SHARES
-from tests.support.models import Base as Others
-from tests.support.models import key
+from tests.support.models import key, own_base
 from tests.support.waiting import (
     OFTEN,
     for_ever,
@@ -34,10 +33,7 @@ from tests.support.waiting import often as often
 # They wait for seconds, and each database keeps the same promises.
 pytestmark = pytest.mark.usually("postgresql")
 
-
-class Base(DeclarativeBase):
-    metadata = Others.metadata
-    type_annotation_map = Others.type_annotation_map
+Base = own_base()
 
 
 class Desk(Shared, Versioned, Base):
@@ -240,7 +236,6 @@ async def async_desks(async_engine: Any) -> Any:
     async with async_engine.begin() as connection:
         await connection.run_sync(Desk.__table__.drop)
         await connection.run_sync(SHARES.tables.drop_all)
-    await async_engine.dispose()
 
 
 @gets_many_heartbeats

@@ -268,4 +268,3 @@ def test_the_matrix(engine, tries) -> None:
 async def test_the_matrix_in_async_code(async_engine, tries) -> None:
     async with AsyncSession(async_engine) as session:
         assert await session.run_sync(differs_from_the_matrix, tries(9, 9, 1)) == []
-    await async_engine.dispose()

@@ -53,6 +53,7 @@ def test_rows_in_their_version_are_written(store, watched, stored, many):
 @alive
 @pytest.mark.parametrize("many", [1, 2, 20])
 def test_rows_in_another_version_come_back_as_entries(store, watched, other, gone, stored, many):
+    """trap 34"""
     store(*(Account(id=n, owner="a") for n in range(many)))
     session = watched()
     given = rows(*range(many), owner="mine")
@@ -261,21 +262,18 @@ def test_no_rows_are_no_work(watched, engine):
 
 
 @pytest.mark.anyio
-async def test_an_async_session_runs_it(async_engine):
+async def test_an_async_session_runs_it(async_engine, async_tables):
     from sqlalchemy.ext.asyncio import async_sessionmaker
 
     from optilock import watch
-    from tests.support.models import Base
 
-    async with async_engine.begin() as connection:
-        await connection.run_sync(Base.metadata.create_all, tables=[Account.__table__])
+    async_tables(Account)
     async with watch(async_sessionmaker(async_engine))() as session:
         session.add_all([Account(id=1), Account(id=2)])
         await session.commit()
         result = await session.run_sync(bulk_update, Account, rows(1, 2, owner="mine"))
         await session.commit()
     assert len(result.updated) == 2
-    await async_engine.dispose()
 
 
 # -- objects that the session holds ---------------------------------------------------------------

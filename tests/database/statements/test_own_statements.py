@@ -419,13 +419,12 @@ def test_random_versions_are_known(store: Do, watched: Do, stored: Do) -> None:
 
 
 @pytest.mark.anyio
-async def test_an_async_session_knows_it_too(async_engine: Any) -> None:
+async def test_an_async_session_knows_it_too(async_engine: Any, async_tables: Any) -> None:
     from sqlalchemy.ext.asyncio import async_sessionmaker
 
     from optilock import watch
 
-    async with async_engine.begin() as connection:
-        await connection.run_sync(Base.metadata.create_all, tables=[Paper.__table__])
+    async_tables(Paper)
     async with watch(async_sessionmaker(async_engine, expire_on_commit=False))() as session:
         mine = Paper(id=1, text="a", note="b")
         session.add(mine)
@@ -436,7 +435,6 @@ async def test_an_async_session_knows_it_too(async_engine: Any) -> None:
         assert (mine.note, mine.version) == ("again", 3)
         mine.text = "mine"
         await session.commit()
-    await async_engine.dispose()
 
 
 def test_bulk_calls_on_a_connection_that_is_followed_are_seen_to_once(

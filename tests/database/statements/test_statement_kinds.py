@@ -130,6 +130,7 @@ def test_unchanged_needs_loaded_objects(store, watched):
 
 
 def test_rows_in_bulk_get_their_first_version(watched, tables, engine):
+    """SA-06, SA-54"""
     tables(Account)
     session = watched()
     session.execute(insert(Account), [{"id": 1}, {"id": 2}])
@@ -140,6 +141,7 @@ def test_rows_in_bulk_get_their_first_version(watched, tables, engine):
 
 
 def test_an_object_saved_in_bulk_can_be_saved_again(store, watched, engine):
+    """trap 34"""
     store(Account(id=1), Note(id=1))
     session = watched()
     account, note = session.get_one(Account, 1), session.get_one(Note, 1)

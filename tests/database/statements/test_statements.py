@@ -228,6 +228,7 @@ def test_without_objects_there_is_no_additional_statement(account, watched, engi
 
 
 def test_a_row_of_a_bulk_update_without_its_version_is_refused(account, watched, engine: Engine):
+    """trap 34"""
     rows: list[dict[str, Any]] = [{"id": 1, "version": 1, "note": "a"}, {"id": 2, "note": "b"}]
     with watched() as session, count_statements(engine) as count:
         for send in (
@@ -241,19 +242,12 @@ def test_a_row_of_a_bulk_update_without_its_version_is_refused(account, watched,
 
 
 def test_a_bulk_update_compares_and_moves_the_versions(account, watched, stored):
+    """trap 34"""
     with watched() as session:
         session.execute(update(account), [{"id": 1, "version": 1, "note": "a"}])
         session.commit()
 
     assert stored(account, 1)["version"] == 2
-
-
-def test_bulk_rows_begin_with_the_first_version(account, watched, stored):
-    with watched() as session:
-        session.bulk_insert_mappings(Account, [{"id": 7, "balance": 1}])
-        session.commit()
-
-    assert stored(Account, 7)["version"] == 1
 
 
 # -- statements that are rolled back --------------------------------------------------------------

@@ -50,13 +50,9 @@ def waiting(database: Target, seconds: float) -> dict[str, Any]:
 
 
 @pytest.fixture
-def sessions(engine: Engine) -> Iterator[sessionmaker[Session]]:
-    Base.metadata.create_all(engine)
-    made = sessionmaker(engine, expire_on_commit=False)
-    with made.begin() as session:
-        session.add_all([Page(id=1, title="first"), Page(id=2, title="second")])
-    yield made
-    Base.metadata.drop_all(engine)
+def sessions(engine: Engine, store: Any) -> sessionmaker[Session]:
+    store(Page(id=1, title="first"), Page(id=2, title="second"))
+    return sessionmaker(engine, expire_on_commit=False)
 
 
 def rename(title: str, page_id: int = 1):

@@ -280,18 +280,11 @@ async def test_every_fault_comes_over_an_async_driver(
         assert caught.value.__cause__.connection_invalidated
     async with AsyncSession(async_engine) as session:
         assert (await session.get_one(Account, 1)).balance == 14
-    await async_engine.dispose()
 
 
 @pytest.fixture
-def async_accounts(async_database: Any) -> Iterator[None]:
-    engine = async_database.engine()
-    table: Any = Account.__table__
-    table.create(engine, checkfirst=True)
-    with Session(engine) as session, session.begin():
-        session.add(Account(id=1, owner="Ada", balance=10))
-    yield
-    engine.dispose()
+def async_accounts(async_store: Any) -> None:
+    async_store(Account(id=1, owner="Ada", balance=10))
 
 
 # -- COMMIT in other forms -------------------------------------------------------------------------

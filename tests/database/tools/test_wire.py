@@ -31,12 +31,6 @@ _UNPREPARED = {"postgresql+psycopg": {"prepare_threshold": None}}
 
 
 @pytest.fixture
-def line(database: Target) -> Iterator[Wire]:
-    with wire(database.url) as line:
-        yield line
-
-
-@pytest.fixture
 def far(line: Wire) -> Iterator[Engine]:
     """An engine by way of the line, with 1,000 rows."""
     engine = create_engine(

@@ -64,7 +64,6 @@ async def test_no_connection_waits_for_the_garbage_collector(
     assert len(lost) == 0
     assert async_engine.pool.checkedout() == 0
     await unit()
-    await async_engine.dispose()
 
 
 @pytest.mark.parametrize("where", ["unit", "savepoint"])
@@ -86,7 +85,6 @@ async def test_a_unit_that_catches_a_timeout_of_a_statement_tells_why_it_cannot_
             await session.execute(text("SELECT 3"))
     assert not is_transient(caught.value)
     assert async_engine.pool.checkedout() == 0
-    await async_engine.dispose()
 
 
 @pytest.mark.parametrize("propagation", ["savepoint", "join"])
@@ -103,7 +101,6 @@ async def test_an_inner_unit_that_is_cancelled_at_its_end_is_not_called_committe
                 asyncio.get_running_loop().call_soon(task.cancel)
                 asyncio.get_running_loop().call_soon(task.uncancel)
     assert "was left to the unit around it" in caught.value.__notes__[0]
-    await async_engine.dispose()
 
 
 @pytest.mark.engines("postgresql")
@@ -154,7 +151,6 @@ async def test_a_session_that_is_cancelled_in_optilocks_own_question_gives_its_c
     assert task.cancelled()
     assert async_engine.pool.checkedout() == 0
     await read()
-    await async_engine.dispose()
 
 
 @pytest.mark.engines("postgresql")

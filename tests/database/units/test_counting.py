@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import pytest
@@ -31,13 +31,11 @@ class Page(Versioned, Base):
 
 
 @pytest.fixture
-def tables(engine: Engine) -> Iterator[None]:
-    Base.metadata.create_all(engine)
-    yield
-    Base.metadata.drop_all(engine)
+def pages(tables: Callable[..., None]) -> None:
+    tables(Page)
 
 
-@pytest.mark.usefixtures("tables")
+@pytest.mark.usefixtures("pages")
 def test_a_flush_of_one_row_is_one_statement_with_its_text(engine: Engine) -> None:
     maker = watch(sessionmaker(engine))
     with maker.begin() as session:
@@ -51,7 +49,7 @@ def test_a_flush_of_one_row_is_one_statement_with_its_text(engine: Engine) -> No
     assert not sent.statements[0].executemany
 
 
-@pytest.mark.usefixtures("tables")
+@pytest.mark.usefixtures("pages")
 def test_an_executemany_is_one_statement_with_the_number_of_its_rows(engine: Engine) -> None:
     rows = [{"id": number, "title": "", "version": 1} for number in (1, 2, 3)]
     with engine.begin() as connection, count_statements(engine) as sent:

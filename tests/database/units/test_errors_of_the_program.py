@@ -194,10 +194,8 @@ def whole():
 
 
 @pytest.fixture
-def stored_note(engine):
-    Base.metadata.create_all(engine)
-    with Session(engine) as session, session.begin():
-        session.add(Note(id=1, text="old", n=1))
+def stored_note(engine, store):
+    store(Note(id=1, text="old", n=1))
 
     def stored() -> tuple[str, int]:
         Compared.fails = False
@@ -301,12 +299,9 @@ def test_whoever_listens_to_events_has_no_word_in_it(engine, stored_note, caplog
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("name", ["a resolver", "an async resolver", "on=", "before_retry"])
-async def test_in_async_units(async_engine, name):
+async def test_in_async_units(async_engine, async_store, name):
     options = {"on_conflict": broken_async} if name == "an async resolver" else BROKEN[name][0]
-    async with async_engine.begin() as connection:
-        await connection.run_sync(Base.metadata.create_all)
-    async with AsyncSession(async_engine) as session, session.begin():
-        session.add(Note(id=1, text="old", n=1))
+    async_store(Note(id=1, text="old", n=1))
     work = Work(async_engine.sync_engine, options)
 
     @unit_of_work(async_engine, **{"retry": retrying(wait_initial=0), **options})
@@ -317,4 +312,3 @@ async def test_in_async_units(async_engine, name):
         await run()
     assert is_of_the_program(caught.value)
     assert work.attempts == 1
-    await async_engine.dispose()

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, ForeignKey, String, delete, select, update
+from sqlalchemy import Engine, ForeignKey, delete, select, update
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import async_sessionmaker
-from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sessionmaker
+from sqlalchemy.orm import Mapped, Session, mapped_column, sessionmaker
 
 from optilock import (
     AsyncUnitOfWork,
@@ -34,12 +34,11 @@ from optilock import (
 from optilock.resolvers import OnDelete, per_field
 from optilock.unit import Isolation
 from optilock.web.conditions import version_mismatch
+from tests.support.models import own_base
 
 Do = Callable[..., Any]
 
-
-class Base(DeclarativeBase):
-    type_annotation_map = {str: String(60)}
+Base = own_base()
 
 
 class Paper(Versioned, Base):
@@ -64,13 +63,9 @@ class Thesis(Paper):
 
 
 @pytest.fixture
-def sessions(engine: Engine) -> Iterator[sessionmaker[Session]]:
-    Base.metadata.create_all(engine)
-    made = watch(sessionmaker(engine))
-    with made.begin() as session:
-        session.add_all([Paper(id=1, title="a"), Thesis(id=2, title="b", school="c"), Note(id=1)])
-    yield made
-    Base.metadata.drop_all(engine)
+def sessions(engine: Engine, store: Any) -> sessionmaker[Session]:
+    store(Paper(id=1, title="a"), Thesis(id=2, title="b", school="c"), Note(id=1))
+    return watch(sessionmaker(engine))
 
 
 @pytest.fixture
@@ -424,21 +419,19 @@ def test_an_error_after_commit_is_no_failure(sessions, heard):
     assert kinds(heard) == ["Committed"]
 
 
-def test_a_cancelled_unit_has_failed(async_engine, heard):
+@pytest.mark.anyio
+async def test_a_cancelled_unit_has_failed(async_engine, heard):
     """B4: async units, in the task of the end, have the same events."""
 
-    async def work() -> None:
-        try:
-            made = async_sessionmaker(async_engine)
-            async with AsyncUnitOfWork(made, name="fine") as session:
-                await session.connection()
-            with pytest.raises(asyncio.CancelledError):
-                async with AsyncUnitOfWork(made, name="cancelled"):
-                    raise asyncio.CancelledError
-        finally:
-            await async_engine.dispose()
-
-    asyncio.run(work())
+    try:
+        made = async_sessionmaker(async_engine)
+        async with AsyncUnitOfWork(made, name="fine") as session:
+            await session.connection()
+        with pytest.raises(asyncio.CancelledError):
+            async with AsyncUnitOfWork(made, name="cancelled"):
+                raise asyncio.CancelledError
+    finally:
+        await async_engine.dispose()
     assert [(type(e), e.name) for e in heard] == [
         (events.Committed, "fine"),
         (events.Failed, "cancelled"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
@@ -39,14 +38,9 @@ def two_doctors() -> list[Doctor]:
 
 
 @pytest.fixture
-def sessions(engine: Engine) -> Iterator[sessionmaker[Session]]:
-    Base.metadata.drop_all(engine)
-    Base.metadata.create_all(engine)
-    made = sessionmaker(engine)
-    with made.begin() as session:
-        session.add_all(two_doctors())
-    yield made
-    Base.metadata.drop_all(engine)
+def sessions(engine: Engine, store: Any) -> sessionmaker[Session]:
+    store(*two_doctors())
+    return sessionmaker(engine)
 
 
 def shifts(session: Session, doctor_id: int) -> int:
@@ -356,6 +350,7 @@ def test_a_session_bound_to_a_connection_cannot_be_made_read_only(sessions, engi
 
 
 def test_a_unit_that_has_begun_cannot_get_another_level(sessions):
+    """trap 27"""
     with UnitOfWork(sessions), pytest.raises(ConfigurationError, match="isolation"):
         serializable(sessions).__enter__()
 
@@ -428,27 +423,8 @@ def test_a_commit_that_fails_on_one_of_several_databases_is_not_certain(sessions
 
 
 @pytest.mark.parametrize("unit", [repeatable_read, serializable])
-def test_async_units_run_at_their_level_and_undo_it(async_engine, unit):
-    async def test() -> None:
-        made = async_sessionmaker(async_engine)
-        async with async_engine.begin() as connection:
-            await connection.run_sync(Base.metadata.drop_all)
-            await connection.run_sync(Base.metadata.create_all)
-        async with made.begin() as session:
-            session.add_all(two_doctors())
-        try:
-            async with unit(made) as session:
-                found = await session.run_sync(in_force)
-            async with unit(made, read_only=True) as session:
-                assert await session.run_sync(shifts, 1) == 1
-            async with made.begin() as session:
-                await session.run_sync(set_shifts, 1, 7)
-            assert found == unit.__name__.replace("_", " ").upper()
-        finally:
-            async with async_engine.begin() as connection:
-                await connection.run_sync(Base.metadata.drop_all)
-            await async_engine.dispose()
-
+@pytest.mark.anyio
+async def test_async_units_run_at_their_level_and_undo_it(async_engine, async_store, unit):
     def in_force(session: Session) -> str:
         connection = session.connection()
         if connection.dialect.name != "sqlite":
@@ -456,25 +432,31 @@ def test_async_units_run_at_their_level_and_undo_it(async_engine, unit):
         assert connection.connection.driver_connection.in_transaction
         return unit.__name__.replace("_", " ").upper()
 
-    asyncio.run(test())
+    async_store(*two_doctors())
+    made = async_sessionmaker(async_engine)
+    async with unit(made) as session:
+        found = await session.run_sync(in_force)
+    async with unit(made, read_only=True) as session:
+        assert await session.run_sync(shifts, 1) == 1
+    async with made.begin() as session:
+        await session.run_sync(set_shifts, 1, 7)
+    assert found == unit.__name__.replace("_", " ").upper()
 
 
 @pytest.mark.engines("postgresql")
-def test_after_an_async_unit_that_only_reads_the_role_decides_again(async_database):
+@pytest.mark.anyio
+async def test_after_an_async_unit_that_only_reads_the_role_decides_again(async_database):
     """asyncpg never sends READ WRITE; psycopg would."""
 
-    async def test() -> None:
-        asyncpg = "asyncpg" in async_database.async_url
-        settings = {"server_settings": {"default_transaction_read_only": "on"}}
-        given = settings if asyncpg else {"options": ROLE_THAT_READS}
-        role = create_async_engine(async_database.async_url, pool_size=1, connect_args=given)
-        try:
-            async with AsyncUnitOfWork(role, read_only=True) as session:
-                await session.execute(text("SELECT 1"))
-            with pytest.raises(DBAPIError, match="read-only transaction"):
-                async with AsyncUnitOfWork(role) as session:
-                    await session.execute(text("CREATE TABLE never (id INT)"))
-        finally:
-            await role.dispose()
-
-    asyncio.run(test())
+    asyncpg = "asyncpg" in async_database.async_url
+    settings = {"server_settings": {"default_transaction_read_only": "on"}}
+    given = settings if asyncpg else {"options": ROLE_THAT_READS}
+    role = create_async_engine(async_database.async_url, pool_size=1, connect_args=given)
+    try:
+        async with AsyncUnitOfWork(role, read_only=True) as session:
+            await session.execute(text("SELECT 1"))
+        with pytest.raises(DBAPIError, match="read-only transaction"):
+            async with AsyncUnitOfWork(role) as session:
+                await session.execute(text("CREATE TABLE never (id INT)"))
+    finally:
+        await role.dispose()

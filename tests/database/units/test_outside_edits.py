@@ -141,9 +141,8 @@ def test_an_object_that_is_still_in_a_session_ends_the_attempts(engine, detached
 
 
 @pytest.mark.anyio
-async def test_async_units_put_it_back_as_well(async_engine: AsyncEngine):
-    async with async_engine.begin() as connection:
-        await connection.run_sync(Paper.metadata.create_all)
+async def test_async_units_put_it_back_as_well(async_engine: AsyncEngine, async_tables: Any):
+    async_tables(Paper)
     async with AsyncSession(async_engine, expire_on_commit=False) as session, session.begin():
         session.add_all([paper := Paper(id=1, data={}), Paper(id=2, data={})])
     paper.title = "ours"
@@ -166,4 +165,3 @@ async def test_async_units_put_it_back_as_well(async_engine: AsyncEngine):
     async with AsyncSession(async_engine) as session:
         assert (await session.get_one(Paper, 1)).title == "ours"
     assert len(runs) == 2
-    await async_engine.dispose()

@@ -27,8 +27,7 @@ from optilock import (
 from optilock.dialects.residue import Residue, residue_of
 from optilock.dialects.transient import is_transient
 from optilock.errors import CommitOutcomeUnknown
-from optilock.testing import Wire, wire
-from tests.engines import Target
+from optilock.testing import Wire
 from tests.support.cut_line import Cut as Cut
 from tests.support.cut_line import cut as cut
 from tests.support.models import Account
@@ -38,12 +37,6 @@ from tests.support.waiting import turn, until_a_lock_is_waited_for
 pytestmark = pytest.mark.engines("postgresql")
 
 UNPREPARED = {"prepare_threshold": None}
-
-
-@pytest.fixture
-def line(database: Target) -> Iterator[Wire]:
-    with wire(database.url) as line:
-        yield line
 
 
 @pytest.fixture

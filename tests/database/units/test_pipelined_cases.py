@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 from sqlalchemy import Engine, create_engine
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from optilock import AsyncUnitOfWork, UnitOfWork
-from optilock.testing import Wire, wire
+from optilock.testing import Wire
 from optilock.unit import set_trip_time
-from tests.engines import Target
 from tests.support.pipelined_cases import CASES, Base, Case, World, outcome_of, store
 
 pytestmark = pytest.mark.engines("postgresql")
@@ -20,12 +17,6 @@ pytestmark = pytest.mark.engines("postgresql")
 UNPREPARED = {"prepare_threshold": None}
 #: Values of the option, and the trip time: far away, and unknown, so that the unit measures.
 WAYS = ((False, None), (True, None), ("auto", 0.005), ("auto", None))
-
-
-@pytest.fixture
-def line(database: Target) -> Iterator[Wire]:
-    with wire(database.url) as line:
-        yield line
 
 
 @pytest.fixture

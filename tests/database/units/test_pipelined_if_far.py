@@ -8,7 +8,7 @@ from threading import Thread
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, create_engine, event, insert, text
+from sqlalchemy import Engine, create_engine, event, text
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.orm import Session, sessionmaker
@@ -26,10 +26,9 @@ from optilock import (
 from optilock.dialects.postgresql import line as lines
 from optilock.errors import CommitOutcomeUnknown
 from optilock.tables.names import commit_tokens
-from optilock.testing import Wire, wire
+from optilock.testing import Wire
 from optilock.unit import forget_hot_rows, set_trip_time
 from optilock.unit.round_trips import FAR, LATEST, NEAR, PROBE, TripTime
-from tests.engines import Target
 from tests.support.cut_line import Cut as Cut
 from tests.support.cut_line import cut as cut
 from tests.support.models import Account
@@ -39,12 +38,6 @@ on_postgresql = pytest.mark.engines("postgresql")
 UNPREPARED = {"prepare_threshold": None}
 AWAY = 0.005
 PLAIN, BEGIN_GOES_ALONG, BOTH_GO_ALONG = 4, 3, 2
-
-
-@pytest.fixture
-def line(database: Target) -> Iterator[Wire]:
-    with wire(database.url) as line:
-        yield line
 
 
 @pytest.fixture
@@ -274,16 +267,13 @@ def test_every_engine_refuses_a_conflict(account, engine, stored, other) -> None
 
 
 @pytest.mark.anyio
-async def test_every_async_engine_has_such_units(async_engine) -> None:
-    async with async_engine.begin() as connection:
-        await connection.run_sync(Account.__table__.create)
-        await connection.execute(insert(Account).values(id=1, owner="Ada"))
+async def test_every_async_engine_has_such_units(async_engine, async_store) -> None:
+    async_store(Account(id=1, owner="Ada"))
     set_trip_time(async_engine, AWAY)
     async with AsyncUnitOfWork(async_engine, pipelined="auto") as session:
         (await session.get_one(Account, 1)).owner = "Eve"
     async with async_engine.connect() as connection:
         assert await connection.scalar(text("SELECT owner FROM accounts WHERE id = 1")) == "Eve"
-    await async_engine.dispose()
 
 
 def test_a_connection_that_commits_each_statement_is_refused_as_ever(account, engine) -> None:

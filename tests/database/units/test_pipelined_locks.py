@@ -10,19 +10,12 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from optilock import ConcurrencyError, UnitOfWork, expect, retrying, unit_of_work, verify
 from optilock.errors import CommitOutcomeUnknown
-from optilock.testing import Wire, count_statements, wire
-from tests.engines import Target
+from optilock.testing import Wire, count_statements
 from tests.support.cut_line import Cut as Cut
 from tests.support.cut_line import cut as cut
 from tests.support.models import Account
 
 pytestmark = pytest.mark.engines("postgresql")
-
-
-@pytest.fixture
-def line(database: Target) -> Iterator[Wire]:
-    with wire(database.url) as line:
-        yield line
 
 
 @pytest.fixture

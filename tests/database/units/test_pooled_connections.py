@@ -7,7 +7,6 @@ prepared.
 
 from __future__ import annotations
 
-import asyncio
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -50,25 +49,18 @@ class Meter(Versioned, Base):
 
 
 @pytest.fixture
-def meters(engine: Engine) -> Iterator[Engine]:
+def meters(engine: Engine, store: Any) -> Engine:
     """Two rows; the engine is that of somebody else."""
-    yield from two_rows(engine)
+    store(Meter(id=1), Meter(id=2))
+    return engine
 
 
 @pytest.fixture
-def async_meters(async_database: Any) -> Iterator[Engine]:
+def async_meters(async_database: Any, async_store: Any) -> Iterator[Engine]:
     engine = async_database.engine()
-    yield from two_rows(engine)
-    engine.dispose()
-
-
-def two_rows(engine: Engine) -> Iterator[Engine]:
-    Base.metadata.drop_all(engine)
-    Base.metadata.create_all(engine)
-    with Session(engine) as session, session.begin():
-        session.add_all([Meter(id=1), Meter(id=2)])
+    async_store(Meter(id=1), Meter(id=2))
     yield engine
-    Base.metadata.drop_all(engine)
+    engine.dispose()
 
 
 #: The number of a connection, and what ends it.
@@ -266,7 +258,8 @@ def test_a_connection_lost_while_a_result_is_read_is_lost_before_commit(database
 
 @pytest.mark.engines("postgresql-asyncpg")
 @pytest.mark.parametrize("how", ["unit", "session"])
-def test_an_async_function_is_run_again_when_its_stream_breaks_off(
+@pytest.mark.anyio
+async def test_an_async_function_is_run_again_when_its_stream_breaks_off(
     async_database, async_meters, how
 ):
     """C7, G1: asyncpg's error there is no error of SQLAlchemy's."""
@@ -285,25 +278,25 @@ def test_an_async_function_is_run_again_when_its_stream_breaks_off(
         await session.commit() if how == "session" else None
         return found
 
-    async def test() -> None:
-        engine = create_async_engine(async_database.async_url, pool_size=1)
+    engine = create_async_engine(async_database.async_url, pool_size=1)
 
-        @retry(attempts=2, wait_initial=0)
-        async def read_in_session() -> int:
-            async with AsyncSession(engine) as session:
-                return await read(session)
+    @retry(attempts=2, wait_initial=0)
+    async def read_in_session() -> int:
+        async with AsyncSession(engine) as session:
+            return await read(session)
 
-        in_unit = unit_of_work(engine, retry=retrying(attempts=2, wait_initial=0))(read)
-        assert await (in_unit() if how == "unit" else read_in_session()) == 5_000
-        await engine.dispose()
-
-    asyncio.run(test())
+    in_unit = unit_of_work(engine, retry=retrying(attempts=2, wait_initial=0))(read)
+    assert await (in_unit() if how == "unit" else read_in_session()) == 5_000
+    await engine.dispose()
     assert len(runs) == 2
     assert count(async_meters) == 1
 
 
 @pytest.mark.parametrize("how", ["session", "begin"])
-def test_an_async_session_that_finds_no_server_hides_no_error(async_database, async_meters, how):
+@pytest.mark.anyio
+async def test_an_async_session_that_finds_no_server_hides_no_error(
+    async_database, async_meters, how
+):
     """Its ROLLBACK is sent in a task of its own."""
     runs: list[int] = []
 
@@ -315,23 +308,20 @@ def test_an_async_session_that_finds_no_server_hides_no_error(async_database, as
             await session.run_sync(lose, async_meters)
             raise NotCommitted("an error that is transient")
 
-    async def test() -> None:
-        sessions = async_sessionmaker(create_async_engine(async_database.async_url, pool_size=1))
+    sessions = async_sessionmaker(create_async_engine(async_database.async_url, pool_size=1))
 
-        @retry(attempts=2, wait_initial=0)
-        async def run() -> None:
-            if how == "begin":
-                async with sessions.begin() as session:
-                    await write(session)
-                return
-            async with sessions() as session:
+    @retry(attempts=2, wait_initial=0)
+    async def run() -> None:
+        if how == "begin":
+            async with sessions.begin() as session:
                 await write(session)
-                await session.commit()
+            return
+        async with sessions() as session:
+            await write(session)
+            await session.commit()
 
-        await run()
-        await sessions.kw["bind"].dispose()
-
-    asyncio.run(test())
+    await run()
+    await sessions.kw["bind"].dispose()
     assert len(runs) == 2
     assert count(async_meters) == 1
 
@@ -384,32 +374,30 @@ def test_an_error_that_lost_its_traceback_may_have_come_from_commit(database, me
 
 
 @pytest.mark.parametrize("level", LEVELS)
-def test_async_units_are_run_again_too(async_database, async_meters, level):
+@pytest.mark.anyio
+async def test_async_units_are_run_again_too(async_database, async_meters, level):
     """C7, G1: on each driver."""
     runs = []
 
-    async def test() -> None:
-        engine = create_async_engine(async_database.async_url, pool_size=3, max_overflow=0)
-        held = [await engine.connect() for _ in range(3)]
-        ask = KILL[engine.dialect.name][0]
-        numbers = [(await one.exec_driver_sql(ask)).scalar_one() for one in held]
-        for one in held:
-            await one.close()
-        kill(async_meters, numbers)
+    engine = create_async_engine(async_database.async_url, pool_size=3, max_overflow=0)
+    held = [await engine.connect() for _ in range(3)]
+    ask = KILL[engine.dialect.name][0]
+    numbers = [(await one.exec_driver_sql(ask)).scalar_one() for one in held]
+    for one in held:
+        await one.close()
+    kill(async_meters, numbers)
 
-        @unit_of_work(
-            async_sessionmaker(engine), retry=retrying(attempts=2, wait_initial=0), isolation=level
-        )
-        async def write(session: AsyncSession) -> None:
-            runs.append(1)
-            (await session.get_one(Meter, 1)).count += 1
+    @unit_of_work(
+        async_sessionmaker(engine), retry=retrying(attempts=2, wait_initial=0), isolation=level
+    )
+    async def write(session: AsyncSession) -> None:
+        runs.append(1)
+        (await session.get_one(Meter, 1)).count += 1
 
-        try:
-            await write()
-        finally:
-            await engine.dispose()
-
-    asyncio.run(test())
+    try:
+        await write()
+    finally:
+        await engine.dispose()
     assert len(runs) == 2
     assert count(async_meters) == 1
 
@@ -489,23 +477,21 @@ def test_a_savepoint_can_still_be_undone_after_it(database, meters):
 
 
 @pytest.mark.engines("postgresql")
-def test_async_units_are_run_again_after_it_too(async_database, async_meters):
+@pytest.mark.anyio
+async def test_async_units_are_run_again_after_it_too(async_database, async_meters):
     """D4: asyncpg prepares at the first use."""
 
-    async def test() -> None:
-        engine = create_async_engine(async_database.async_url, pool_size=1)
+    engine = create_async_engine(async_database.async_url, pool_size=1)
 
-        @unit_of_work(async_sessionmaker(engine), retry=retrying(attempts=2, wait_initial=0))
-        async def tick(session: AsyncSession) -> None:
-            (await session.get_one(Meter, 1)).count += 1
+    @unit_of_work(async_sessionmaker(engine), retry=retrying(attempts=2, wait_initial=0))
+    async def tick(session: AsyncSession) -> None:
+        (await session.get_one(Meter, 1)).count += 1
 
-        for _ in range(8):
-            await tick()
-        alter(async_meters)
+    for _ in range(8):
         await tick()
-        await engine.dispose()
-
-    asyncio.run(test())
+    alter(async_meters)
+    await tick()
+    await engine.dispose()
     assert count(async_meters) == 9
 
 
@@ -650,33 +636,29 @@ def test_an_error_of_the_programs_own_is_not_hidden_by_a_lost_connection(databas
     engine.dispose()
 
 
-def test_an_async_unit_is_ended_by_the_lost_connection_too(async_database, async_meters):
+@pytest.mark.anyio
+async def test_an_async_unit_is_ended_by_the_lost_connection_too(async_database, async_meters):
     """G4."""
 
-    async def test() -> None:
-        engine = create_async_engine(async_database.async_url, pool_size=1)
-        errors: list[BaseException] = []
-        sessions = async_sessionmaker(engine)
+    engine = create_async_engine(async_database.async_url, pool_size=1)
+    errors: list[BaseException] = []
+    sessions = async_sessionmaker(engine)
 
-        @unit_of_work(
-            sessions,
-            retry=retrying(
-                attempts=2, wait_initial=0, before_retry=lambda e: errors.append(e.error)
-            ),
-        )
-        async def edit(session: AsyncSession) -> None:
-            (await session.get_one(Meter, 1)).count += 1
-            with suppress(LookupError):
-                async with AsyncUnitOfWork(sessions, propagation="savepoint") as inner:
-                    (await inner.get_one(Meter, 2)).count += 1
-                    await inner.flush()
-                    if not errors:
-                        await inner.run_sync(lose, async_meters)
-                    raise LookupError("of the program, which catches it")
+    @unit_of_work(
+        sessions,
+        retry=retrying(attempts=2, wait_initial=0, before_retry=lambda e: errors.append(e.error)),
+    )
+    async def edit(session: AsyncSession) -> None:
+        (await session.get_one(Meter, 1)).count += 1
+        with suppress(LookupError):
+            async with AsyncUnitOfWork(sessions, propagation="savepoint") as inner:
+                (await inner.get_one(Meter, 2)).count += 1
+                await inner.flush()
+                if not errors:
+                    await inner.run_sync(lose, async_meters)
+                raise LookupError("of the program, which catches it")
 
-        await edit()
-        await engine.dispose()
-        assert [type(one).__mro__.count(DBAPIError) for one in errors] == [1]
-
-    asyncio.run(test())
+    await edit()
+    await engine.dispose()
+    assert [type(one).__mro__.count(DBAPIError) for one in errors] == [1]
     assert count(async_meters) == 1

@@ -15,7 +15,7 @@ from optilock.testing import count_statements
 from optilock.unit import Adaptive
 from optilock.unit.heat import MEMORY, Key
 from optilock.unit.sessions import name_of
-from tests.support.models import Account, Base
+from tests.support.models import Account
 
 WORDS = ("FOR UPDATE", "FOR NO KEY UPDATE", "WHERE 0 = 1")
 
@@ -312,12 +312,9 @@ def test_a_hot_row_that_has_moved_since_the_snapshot_is_read_by_the_next_attempt
 
 @pytest.mark.anyio
 @pytest.mark.needs("row-locks")
-async def test_async_units_do_without_as_well(async_engine, retried):
-    async with async_engine.begin() as connection:
-        await connection.run_sync(Base.metadata.create_all, tables=[Account.__table__])
+async def test_async_units_do_without_as_well(async_engine, retried, async_store):
     sessions = async_sessionmaker(async_engine)
-    async with sessions.begin() as session:
-        session.add(Account(id=1, balance=10))
+    async_store(Account(id=1, balance=10))
     heat(async_engine.sync_engine)
     mariadb = async_engine.dialect.name == "mysql"
 
@@ -334,4 +331,3 @@ async def test_async_units_do_without_as_well(async_engine, retried):
         await holder.rollback()
     (error,) = retried
     assert cause_of(error) is Cause.LOCK_TIMEOUT
-    await async_engine.dispose()

@@ -452,4 +452,3 @@ async def test_async_functions_go_on_in_their_transaction(async_database, async_
     in_use = getattr(newest.sync_engine.pool, "checkedout", None)  # old releases keep none
     assert in_use is None or in_use() == 0
     assert begun.count > before
-    await async_engine.dispose()

@@ -364,7 +364,6 @@ async def test_in_async_code(async_engine, mode, name, way):
     wanted = case.ours if outcome == RUNS else case.theirs
     found = await world.stored(case.model)
     assert (found and {name: found[name] for name in wanted or {}}) == wanted
-    await async_engine.dispose()
 
 
 def an_async_unit(engine: Any, options: Options, in_session: Any) -> Any:
@@ -404,7 +403,6 @@ async def test_an_async_resolver_is_asked_about_a_repeated_value_as_well(async_e
         await run()
     assert asked == [{"body": "ours"}] * 2
     assert any("both have written" in note for note in caught.value.__notes__)
-    await async_engine.dispose()
 
 
 # -- the edges -------------------------------------------------------------------------------------

@@ -374,7 +374,6 @@ async def test_an_async_unit_has_it_too(async_engine: AsyncEngine) -> None:
         account = await session.get_one(Account, 1)
         expect(account, 1)
         account.owner = "new"
-    await async_engine.dispose()
 
 
 @pytest.mark.engines("postgresql")

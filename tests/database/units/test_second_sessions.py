@@ -23,7 +23,7 @@ from optilock.testing import count_statements
 from optilock.unit import Adaptive, forget_hot_rows, reading
 from optilock.unit.heat import MEMORY, Key
 from optilock.unit.sessions import name_of
-from tests.support.models import Account, Base
+from tests.support.models import Account
 
 pytestmark = pytest.mark.usually("postgresql", "mariadb", "sqlite-wal")
 
@@ -263,10 +263,9 @@ def test_a_block_that_cannot_run_again_ends_in_the_error(patient, sessions):
 @pytest.mark.anyio
 @pytest.mark.needs("row-locks")
 @pytest.mark.parametrize("way", ["gather", "to_thread", "run_in_executor"])
-async def test_child_tasks_and_threads_are_inside(async_engine, way, retried):
+async def test_child_tasks_and_threads_are_inside(async_engine, way, retried, async_tables):
     """Threads of an executor are not, without a copy of the context: the server ends that wait."""
-    async with async_engine.begin() as connection:
-        await connection.run_sync(Base.metadata.create_all, tables=[Account.__table__])
+    async_tables(Account)
     limit_no_pause(async_engine.sync_engine)
     await async_engine.dispose()
     sessions = async_sessionmaker(async_engine)
@@ -302,7 +301,6 @@ async def test_child_tasks_and_threads_are_inside(async_engine, way, retried):
     assert isinstance(error, DBAPIError if way == "run_in_executor" else SelfDeadlock)
     async with sessions() as session:
         assert (await session.get_one(Account, 1)).balance == 11
-    await async_engine.dispose()
 
 
 # -- sessions that are not seen: without the context, without SQLAlchemy, in another program -------

@@ -12,7 +12,7 @@ from contextvars import copy_context
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, insert, text, update
+from sqlalchemy import Engine, text, update
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker
 from sqlalchemy.orm import Session, sessionmaker
 
@@ -267,11 +267,8 @@ def test_a_message_is_sent_once(work, engine):
 
 
 @pytest.mark.anyio
-async def test_async_work_is_not_stored_again(async_engine: AsyncEngine):
-    async with async_engine.begin() as connection:
-        await connection.run_sync(Account.metadata.create_all, tables=[Account.__table__])
-        rows = [{"id": n, "version": 1, "balance": 10} for n in (1, 2)]
-        await connection.execute(insert(Account.__table__), rows)
+async def test_async_work_is_not_stored_again(async_engine: AsyncEngine, async_store: Any):
+    async_store(Account(id=1, balance=10), Account(id=2, balance=10))
     sessions, runs = watch(async_sessionmaker(async_engine)), 0
 
     async def attempt(ours: Any) -> None:
@@ -291,4 +288,3 @@ async def test_async_work_is_not_stored_again(async_engine: AsyncEngine):
     assert runs == 2
     async with AsyncSession(async_engine) as session:
         assert (await session.get_one(Account, 1)).balance == 12
-    await async_engine.dispose()

@@ -618,14 +618,10 @@ def test_a_strategy_beside_a_resolver_and_inner_units(sessions, stored):
 
 
 @pytest.fixture
-async def async_sessions(async_engine):
-    async with async_engine.begin() as connection:
-        await connection.run_sync(Base.metadata.create_all, tables=[Account.__table__])
+async def async_sessions(async_engine, async_store):
     made = async_sessionmaker(async_engine)
-    async with made.begin() as session:
-        session.add_all([Account(id=1, balance=10), Account(id=2, balance=20)])
-    yield made
-    await async_engine.dispose()
+    async_store(Account(id=1, balance=10), Account(id=2, balance=20))
+    return made
 
 
 @pytest.mark.anyio

@@ -59,14 +59,9 @@ def two_accounts() -> list[Account]:
 
 
 @pytest.fixture
-def sessions(engine: Engine) -> Iterator[sessionmaker[Session]]:
-    Base.metadata.drop_all(engine)
-    Base.metadata.create_all(engine)
-    made = sessionmaker(engine)
-    with made.begin() as session:
-        session.add_all(two_accounts())
-    yield made
-    Base.metadata.drop_all(engine)
+def sessions(engine: Engine, store: Any) -> sessionmaker[Session]:
+    store(*two_accounts())
+    return sessionmaker(engine)
 
 
 def stored(sessions: Any) -> list[int]:
@@ -386,6 +381,7 @@ def test_another_thread_starts_its_own_unit(sessions):
 
 
 def test_a_decorated_function_runs_again_with_a_new_session_and_fresh_reads(sessions):
+    """EX-12"""
     seen = []
 
     @unit_of_work(sessions, attempts=3)
@@ -405,6 +401,7 @@ def test_a_decorated_function_runs_again_with_a_new_session_and_fresh_reads(sess
 
 
 def test_a_decorated_function_joins_a_running_unit_and_runs_once(sessions):
+    """EX-12"""
     calls = []
 
     @unit_of_work(sessions)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import JSON, ForeignKey, String
-from sqlalchemy.ext.asyncio import AsyncSession, async_scoped_session, async_sessionmaker
+from sqlalchemy.ext.asyncio import async_scoped_session, async_sessionmaker
 from sqlalchemy.ext.mutable import MutableDict
 from sqlalchemy.orm import (
     DeclarativeBase,
@@ -218,14 +218,10 @@ def test_the_next_unit_is_compared_with_its_own_beginning(db, engine):
 
 
 @pytest.mark.anyio
-async def test_async_scoped_sessions_as_well(async_engine):
-    async with async_engine.begin() as connection:
-        await connection.run_sync(Base.metadata.drop_all)
-        await connection.run_sync(Base.metadata.create_all)
+async def test_async_scoped_sessions_as_well(async_engine, async_store):
+    async_store(User(id=1, name="Ada"), User(id=2, name="Bob"))
     db = async_scoped_session(async_sessionmaker(async_engine), scopefunc=_scope.get)
     try:
-        async with AsyncSession(async_engine) as session, session.begin():
-            session.add_all([User(id=1, name="Ada"), User(id=2, name="Bob")])
         user = await db.get(User, 1)
         with refusal:
             async with AsyncUnitOfWork(db) as session:
@@ -235,4 +231,3 @@ async def test_async_scoped_sessions_as_well(async_engine):
             (await session.get_one(User, 2)).name = "Bea"
     finally:
         await db.remove()
-        await async_engine.dispose()

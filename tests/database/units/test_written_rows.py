@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections import Counter
 from collections.abc import Iterator
@@ -12,7 +11,7 @@ from typing import Any
 import pytest
 from sqlalchemy import delete, event, insert, inspect, select, update
 from sqlalchemy.ext.asyncio import async_sessionmaker
-from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sessionmaker
+from sqlalchemy.orm import Mapped, Session, mapped_column, sessionmaker
 
 from optilock import (
     ConcurrencyError,
@@ -31,16 +30,13 @@ from optilock import (
     watch,
 )
 from optilock.testing import count_statements
-from tests.support.models import Base as Shared
+from tests.support.models import own_base
 from tests.support.ways_classes import ways
 from tests.support.ways_to_write import over
 
 pytestmark = pytest.mark.engines("sqlite-wal", "postgresql", "mariadb")
 
-
-class Base(DeclarativeBase):
-    metadata = Shared.metadata
-    type_annotation_map = Shared.type_annotation_map
+Base = own_base()
 
 
 class Sheet(Versioned, Base):
@@ -78,12 +74,9 @@ def heard() -> Iterator[list[events.Written]]:
 
 
 @pytest.fixture
-def sessions(engine, tables) -> sessionmaker[Session]:
-    tables(Sheet)
-    made = watch(sessionmaker(engine))
-    with made.begin() as session:
-        session.add_all([Sheet(id=number, editor="ada") for number in range(1, 5)])
-    return made
+def sessions(engine, store) -> sessionmaker[Session]:
+    store(*(Sheet(id=number, editor="ada") for number in range(1, 5)))
+    return watch(sessionmaker(engine))
 
 
 def told(heard: list[events.Written]) -> list[tuple[Any, ...]]:
@@ -111,12 +104,10 @@ def stored(session: Session) -> dict[tuple[type[Any], Any], tuple[Any, ...]]:
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if case.__name__ not in UNKNOWN])
-def test_each_row_that_changed_is_told_once_and_no_other(engine, heard, case):
+def test_each_row_that_changed_is_told_once_and_no_other(engine, store, heard, case):
     """The stored rows before and after are compared; one event may stand for several rows."""
-    Shared.metadata.create_all(engine, WAYS.tables)
+    store(*WAYS.rows())
     made = watch(sessionmaker(engine), on_conflict=client_wins)
-    with made.begin() as session:
-        session.add_all(WAYS.rows())
     with made() as session:
         before = stored(session)
     heard.clear()
@@ -347,22 +338,19 @@ def test_a_unit_that_is_found_stored_tells_its_rows(sessions, heard):
     assert [row[1] for row in told(heard)] == [(1,)]
 
 
-def test_the_same_for_asyncio(async_engine, heard):
-    async def story() -> None:
-        made = watch(async_sessionmaker(async_engine))
-        async with async_engine.begin() as connection:
-            await connection.run_sync(lambda c: Shared.metadata.create_all(c, [Sheet.__table__]))
-        async with made.begin() as session:
-            session.add(Sheet(id=1))
-        async with made() as session:
-            (await session.get_one(Sheet, 1)).title = "never"
-            await session.flush()
-            await session.rollback()
-            (await session.get_one(Sheet, 1)).title = "stored"
-            await session.commit()
-        await async_engine.dispose()
+@pytest.mark.anyio
+async def test_the_same_for_asyncio(async_engine, async_tables, heard):
+    async_tables(Sheet)
 
-    asyncio.run(story())
+    made = watch(async_sessionmaker(async_engine))
+    async with made.begin() as session:
+        session.add(Sheet(id=1))
+    async with made() as session:
+        (await session.get_one(Sheet, 1)).title = "never"
+        await session.flush()
+        await session.rollback()
+        (await session.get_one(Sheet, 1)).title = "stored"
+        await session.commit()
     assert [row[:4] for row in told(heard)] == [
         ("insert", (1,), None, 1),
         ("update", (1,), 1, 2),
