@@ -11,6 +11,7 @@ from optilock import (
     UnitOfWork,
     apply,
     is_transient,
+    retrying,
     unit_of_work,
 )
 from optilock.resolvers import Resolution, add_delta, per_field
