@@ -14,6 +14,7 @@ finds the rows of its statement.
     :mod:`~optilock.watched.statements.version` moves or keeps their versions,
     :mod:`~optilock.watched.statements.given_versions` replaces those that a program gives, and
     :mod:`~optilock.watched.statements.rollback_effects` records what a rollback takes back.
+    :mod:`~optilock.watched.statements.follower` lets the session's objects follow.
     :mod:`~optilock.watched.statements.scopes` finds the scopes of the rows, and
     :mod:`~optilock.watched.statements.written_rows` notes them for the event after COMMIT.
 *Refusals*
