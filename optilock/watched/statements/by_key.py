@@ -22,7 +22,6 @@ from typing import Any
 
 from sqlalchemy import Connection, bindparam
 from sqlalchemy.orm import Mapper, Session
-from sqlalchemy.orm.attributes import instance_state
 from sqlalchemy.orm.exc import StaleDataError
 
 from optilock import events
@@ -34,10 +33,9 @@ from optilock.errors import (
     OptilockError,
     prepend_line,
 )
-from optilock.mapped import Identity, State, facts
+from optilock.mapped import Identity, facts
 from optilock.mapping.moves import declare_joined_moves
 from optilock.watched.rows.entries import Attempt, HiddenRows, entry_of, has_moved
-from optilock.watched.rows.seen import version_seen
 from optilock.watched.rows.stored import Values, read_stored
 from optilock.watched.session.connections import (
     connection_to_write,
@@ -46,12 +44,7 @@ from optilock.watched.session.connections import (
 )
 from optilock.watched.session.record import session_record
 from optilock.watched.statements.call import Call
-from optilock.watched.statements.rollback_effects import (
-    keep_promises,
-    keep_versions,
-    promised_rows,
-    take_over_versions,
-)
+from optilock.watched.statements.follower import objects_follow_rows
 from optilock.watched.statements.version import VersionType, column_in, columns_set
 
 WRITING_BY_KEY = "Writing rows by primary key"
@@ -80,23 +73,14 @@ def update_by_key(call: Call, mapper: Mapper[Any]) -> Any:
 def _send(call: Call, mapper: Mapper[Any]) -> Any:
     """Send the rows; objects that hold the version named by their row get the new one."""
     call.flush_before()
-    session, rows = call.session, call.params
-    key = facts(mapper).token
-    held = _objects_of_rows(session, mapper, rows)
-    with keep_versions(mapper, [state for state, _ in held]), declare_joined_moves():
-        result = call.send()
-    if leaves_versions(mapper):
-        columns = columns_set(mapper, call.statement, None)
-        set_by_all = {name: None for name, one in facts(mapper).columns.items() if one in columns}
-        move_left_versions(call.connection(mapper), mapper, [{**set_by_all, **row} for row in rows])
-    matched = [(state, row[key]) for state, row in held if version_seen(state, key) == row[key]]
-    promised = promised_rows(session, mapper)
-    if promised:
-        names = facts(mapper).keys
-        named = {tuple(row.get(name) for name in names): row[key] for row in rows}
-        keep_promises(session, promised, named)
-    if matched and call.synchronizes:
-        take_over_versions(session, call.connection(mapper), mapper, matched, certain=True)
+    connection, rows = call.connection(mapper), call.params
+    follow = objects_follow_rows(call.session, connection, mapper, rows, held=call.synchronizes)
+    with follow, declare_joined_moves():
+        result = call.without_synchronizing().send()
+        if leaves_versions(mapper):
+            columns = columns_set(mapper, call.statement, None)
+            by_all = {name: None for name, one in facts(mapper).columns.items() if one in columns}
+            move_left_versions(connection, mapper, [{**by_all, **row} for row in rows])
     return result
 
 
@@ -128,20 +112,6 @@ def move_left_versions(connection: Connection, mapper: Mapper[Any], rows: list[A
         named = {f"optilock_key_{n}": row[name] for n, name in enumerate(class_facts.keys)}
         params = {**named, "optilock_expected": row[class_facts.token]}
         type(connection).execute(connection, statement, params)
-
-
-def _objects_of_rows(
-    session: Session, mapper: Mapper[Any], rows: list[Any]
-) -> list[tuple[State, Any]]:
-    """Return the objects of ``rows`` that the session holds, each with its row."""
-    names = facts(mapper).keys
-    found = []
-    for row in rows if session.identity_map else ():
-        key = mapper.identity_key_from_primary_key(tuple(row.get(name) for name in names))
-        obj = session.identity_map.get(key)
-        if obj is not None:
-            found.append((instance_state(obj), row))
-    return found
 
 
 # -- refusals --------------------------------------------------------------------------------------

@@ -88,7 +88,6 @@ from optilock.watched.statements.refusals import (
     writes_rows,
 )
 from optilock.watched.statements.rollback_effects import (
-    note_statement,
     note_unseen_rows,
     unseen_rows_of,
 )
@@ -237,10 +236,8 @@ def _update(call: Call, mapper: Mapper[Any], *, flushing: bool) -> Any:
         refuse_compared(mapper, f"an UPDATE of {mapper.class_.__name__} by primary key")
     if not facts(mapper).token:
         return _update_without_version(call, mapper)
-    if by_key or isinstance(call.params, list):
-        call.connection(mapper)  # begins the transaction
-        note_statement(call.session, mapper)
-        return update_by_key(call, mapper) if by_key else call.send()
+    if by_key:
+        return update_by_key(call, mapper)
     return update_by_criteria(call, mapper)
 
 

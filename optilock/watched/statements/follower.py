@@ -112,6 +112,32 @@ def objects_follow(
         _follow_delete(session, connection, as_new, flush)
 
 
+@contextmanager
+def objects_follow_rows(
+    session: Session,
+    connection: Connection,
+    mapper: Mapper[Any],
+    rows: Iterable[Mapping[str, Any]],
+    *,
+    held: bool = True,
+) -> Iterator[None]:
+    """Bring the objects of rows by key up to date: the write compares the versions that they name.
+
+    A row that has moved raises, so no row is locked before.
+    """
+    token, keys = facts(mapper).token, facts(mapper).keys
+    found = {tuple(row.get(name) for name in keys): {token: row[token]} for row in rows}
+    note_statement(session, mapper)
+    objects: dict[Identity, State] = {}
+    for identity in found if held and session.identity_map else ():
+        objects |= _objects_concerned(session, mapper, identity, None)
+    as_new = _objects_as_new(session, objects, found)
+    yield
+    _keep_promises(session, mapper, promised_rows(session, mapper), found)
+    if as_new:
+        _follow(session, connection, as_new, found)
+
+
 def _keep_promises(
     session: Session,
     mapper: Mapper[Any],

@@ -16,25 +16,22 @@ after the rollback another transaction may insert them, in the same first versio
 had before are not theirs.
 
 Rows that were promised (``expect``, ``verify``) and that the statement found in the promised
-version are ours from then on, as rows that a flush has written. Objects whose rows it found in the
-version that they held take over the one that it has made.
+version are ours from then on, as rows that a flush has written.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, Insert, TextClause
 from sqlalchemy.orm import Mapper, Session
 
-from optilock.mapped import Identity, State, facts, identity_of, place_of
+from optilock.mapped import Identity, State, facts, identity_of
 from optilock.mapping.original_values import class_comparing
 from optilock.mapping.tables import joined_tables, owner_of, versioned_tables
-from optilock.undocumented.flushes import expire_with_savepoint
 from optilock.undocumented.statements import upsert_of
-from optilock.watched.rows.seen import follow_move, undo_of_move, version_seen
+from optilock.watched.rows.seen import version_seen
 from optilock.watched.rows.stored import read_stored
 from optilock.watched.session.record import session_record
 from optilock.watched.session.values import Promise, SentStatement
@@ -154,17 +151,6 @@ def keep_promises(
 # -- versions --------------------------------------------------------------------------------------
 
 
-@contextmanager
-def keep_versions(mapper: Mapper[Any], states: Iterable[State]) -> Iterator[None]:
-    """Restore versions that SQLAlchemy expires, or moves, also where the object is older."""
-    key = facts(mapper).token
-    versions = [(state, state.dict[key]) for state in states if key in state.dict]
-    yield
-    for state, version in versions:
-        state.dict[key] = version
-        state.expired_attributes.discard(key)
-
-
 def versions_after(
     connection: Connection,
     mapper: Mapper[Any],
@@ -179,22 +165,3 @@ def versions_after(
     identities = {state: identity_of(state) for state, _ in before}
     stored = read_stored(connection, mapper, list(identities.values()), only=(key,), lock=False)
     return {state: stored.get(one, {}).get(key) for state, one in identities.items()}
-
-
-def take_over_versions(
-    session: Session,
-    connection: Connection,
-    mapper: Mapper[Any],
-    matched: list[tuple[State, Any]],
-    *,
-    certain: bool,
-) -> None:
-    """Give the objects the statement's versions: the next ones, if ``certain``."""
-    key = facts(mapper).token
-    after = versions_after(connection, mapper, matched, certain=certain)
-    record = session_record(session)
-    for state, before in matched:
-        if after[state] is not None:
-            follow_move(state, key, before, after[state])
-            record.move(place_of(state), before, undo_of_move(state, key, before, after[state]))
-    expire_with_savepoint(session, [state for state, _ in matched])  # a savepoint expires them, too

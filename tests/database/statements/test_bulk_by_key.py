@@ -134,13 +134,16 @@ def test_a_where_of_its_own_cannot_be_checked_and_is_refused(session, engine):
 
 
 def test_many_sets_of_parameters_of_a_where_move_the_versions(session, stored):
+    account = session.get_one(Account, 1)
     session.execute(
         update(Account).where(Account.id == bindparam("which")),
         [{"which": 1, "owner": "x"}, {"which": 2, "owner": "y"}],
         execution_options={"dml_strategy": "core_only"},
     )
+    account.note = f"of {account.owner}"
     session.commit()
-    assert [stored(Account, n)["version"] for n in (1, 2, 3)] == [2, 2, 1]
+    assert [stored(Account, n)["version"] for n in (1, 2, 3)] == [3, 2, 1]
+    assert stored(Account, 1)["note"] == "of x"
 
 
 @pytest.mark.parametrize(
