@@ -24,15 +24,14 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, Insert, TextClause
+from sqlalchemy import Insert, TextClause
 from sqlalchemy.orm import Mapper, Session
 
-from optilock.mapped import Identity, State, facts, identity_of
+from optilock.mapped import Identity, State, facts
 from optilock.mapping.original_values import class_comparing
 from optilock.mapping.tables import joined_tables, owner_of, versioned_tables
 from optilock.undocumented.statements import upsert_of
 from optilock.watched.rows.seen import version_seen
-from optilock.watched.rows.stored import read_stored
 from optilock.watched.session.record import session_record
 from optilock.watched.session.values import Promise, SentStatement
 from optilock.watched.statements.sql_text import calls_code, tables_added_to, tables_changed
@@ -146,22 +145,3 @@ def keep_promises(
     for identity, promise in promised.items():
         if identity in found and found[identity] == promise.version:
             rows.add((facts(promise.mapper).root, identity))
-
-
-# -- versions --------------------------------------------------------------------------------------
-
-
-def versions_after(
-    connection: Connection,
-    mapper: Mapper[Any],
-    before: Iterable[tuple[State, Any]],
-    *,
-    certain: bool,
-) -> dict[State, Any]:
-    """Return the versions that a statement has made, read where they cannot be computed."""
-    kind, key = facts(mapper).kind, facts(mapper).token
-    if certain and kind is not None and kind.predictable:
-        return {state: kind.next(version) for state, version in before}
-    identities = {state: identity_of(state) for state, _ in before}
-    stored = read_stored(connection, mapper, list(identities.values()), only=(key,), lock=False)
-    return {state: stored.get(one, {}).get(key) for state, one in identities.items()}
