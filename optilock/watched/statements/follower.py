@@ -27,9 +27,9 @@ from sqlalchemy.orm.attributes import instance_state
 
 from optilock.mapped import Identity, Place, State, facts
 from optilock.mapping.original_values import (
+    all_as_read,
     class_comparing,
     compared_names,
-    value_as_read,
     values_moved,
 )
 from optilock.mapping.tables import owner_of
@@ -205,11 +205,10 @@ def _is_as_new(record: SessionRecord, state: State, row: Values) -> bool:
     token = class_facts.token
     if token and not _holds_version(record, state, token, row[token]):
         return False
-    return not class_facts.compares or all(
-        class_facts.same(name, value_as_read(state, name), value)
-        for name, value in row.items()
-        if name != token
-    )
+    if not class_facts.compares:
+        return True
+    read = all_as_read(state, [name for name in row if name != token])
+    return bool(read) and all(class_facts.same(name, one, row[name]) for name, one in read.items())
 
 
 def _holds_version(record: SessionRecord, state: State, token: str, version: Any) -> bool:
