@@ -33,7 +33,7 @@ from optilock.errors import (
     OptilockError,
     prepend_line,
 )
-from optilock.mapped import Identity, facts
+from optilock.mapped import Identity, State, facts
 from optilock.mapping.moves import declare_joined_moves
 from optilock.watched.rows.entries import Attempt, HiddenRows, entry_of, has_moved
 from optilock.watched.rows.stored import Values, read_stored
@@ -65,41 +65,53 @@ def update_by_key(call: Call, mapper: Mapper[Any]) -> Any:
         )
     refuse_assigned(mapper, "an UPDATE by primary key")
     refuse_unversioned(mapper, call.params)
-    refuse_autocommit(call.connection(mapper), WRITING_BY_KEY)
-    with report_stale_rows(call.session, lambda: attempts_of(mapper, call.params)):
-        return _send(call, mapper)
-
-
-def _send(call: Call, mapper: Mapper[Any]) -> Any:
-    """Send the rows; objects that hold the version named by their row get the new one."""
     call.flush_before()
-    connection, rows = call.connection(mapper), call.params
-    follow = objects_follow_rows(call.session, connection, mapper, rows, held=call.synchronizes)
-    with follow, declare_joined_moves():
-        result = call.without_synchronizing().send()
-        if leaves_versions(mapper):
-            columns = columns_set(mapper, call.statement, None)
-            by_all = {name: None for name, one in facts(mapper).columns.items() if one in columns}
-            move_left_versions(connection, mapper, [{**by_all, **row} for row in rows])
-    return result
+    columns = columns_set(mapper, call.statement, None)
+    by_all = [name for name, column in facts(mapper).columns.items() if column in columns]
+    objects: dict[Identity, State] | None = None if call.synchronizes else {}
+    given = call.session, call.connection(mapper), mapper, call.params
+    with writing_rows(*given, objects, by_all=by_all):
+        return call.without_synchronizing().send()
 
 
-def leaves_versions(mapper: Mapper[Any]) -> bool:
-    """Return whether a row may be written by key without a column of its version's table."""
-    class_facts = facts(mapper)
-    return len(mapper.tables) > 1 and class_facts.by_database and not class_facts.by_itself
+@contextmanager
+def writing_rows(
+    session: Session,
+    connection: Connection,
+    mapper: Mapper[Any],
+    rows: list[Any],
+    objects: Mapping[Identity, State] | None = None,
+    *,
+    by_all: Iterable[str] = (),
+) -> Iterator[None]:
+    """Report rows that have moved, and let versions and objects follow the others.
+
+    Args:
+        objects: those that follow, by their keys; without it, all of the session.
+        by_all: attributes that each row gets besides its own.
+    """
+    refuse_autocommit(connection, WRITING_BY_KEY)
+    report = report_stale_rows(session, lambda: attempts_of(mapper, rows))
+    with report, objects_follow_rows(session, connection, mapper, rows, objects):
+        with declare_joined_moves():
+            yield
+        _move_left_versions(connection, mapper, rows, by_all)
 
 
-def move_left_versions(connection: Connection, mapper: Mapper[Any], rows: list[Any]) -> None:
+def _move_left_versions(
+    connection: Connection, mapper: Mapper[Any], rows: list[Any], by_all: Iterable[str]
+) -> None:
     """Move the versions that SQLAlchemy left: it wrote no other column of their table.
 
     SQLAlchemy has compared them, so the rows are locked.
     """
     class_facts = facts(mapper)
+    if len(mapper.tables) == 1 or not class_facts.by_database or class_facts.by_itself:
+        return
     token, table = class_facts.version, class_facts.version.table
     own = {name for name, column in class_facts.columns.items() if column.table is table}
     key_and_version = {*class_facts.keys, class_facts.token}
-    sets = [(row, row.keys() - key_and_version) for row in rows]
+    sets = [(row, {*row, *by_all} - key_and_version) for row in rows]
     left = [row for row, names in sets if names and own.isdisjoint(names)]
     if not left:
         return

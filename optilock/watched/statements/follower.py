@@ -12,7 +12,8 @@ objects is turned off. An older object is not changed, and conflicts later. Wher
 no object of these rows nothing is read. For a statement that names one row by its key, only this
 row is read.
 
-Rows that were promised (``expect``, ``verify``) are locked with them.
+Rows that were promised (``expect``, ``verify``) are locked with them. Those that the statement
+found in the promised version are ours from then on, as rows that a flush has written.
 """
 
 from __future__ import annotations
@@ -41,10 +42,8 @@ from optilock.watched.session.record import SessionRecord, session_record
 from optilock.watched.session.values import Promise
 from optilock.watched.statements.call import rows_found, single_key_of
 from optilock.watched.statements.rollback_effects import (
-    keep_promises,
     note_statement,
     objects_of,
-    promised_rows,
 )
 
 
@@ -94,7 +93,7 @@ def objects_follow(
         yield
         return
     identity = single_key_of(mapper, statement, params)
-    promised = promised_rows(session, mapper)
+    promised = _promised_rows(session, mapper)
     objects = _objects_concerned(session, mapper, identity, flush) if held else {}
     moves = isinstance(statement, Update)
     if promised or (moves and identity is None):
@@ -118,24 +117,38 @@ def objects_follow_rows(
     connection: Connection,
     mapper: Mapper[Any],
     rows: Iterable[Mapping[str, Any]],
-    *,
-    held: bool = True,
+    objects: Mapping[Identity, State] | None = None,
 ) -> Iterator[None]:
-    """Bring the objects of rows by key up to date: the write compares the versions that they name.
+    """Bring objects of rows by key up to date: the write compares the versions that they name.
 
-    A row that has moved raises, so no row is locked before.
+    A row that has moved raises, so no row is locked before. ``objects`` are those that follow;
+    without it, all of the session.
     """
     token, keys = facts(mapper).token, facts(mapper).keys
-    found = {tuple(row.get(name) for name in keys): {token: row[token]} for row in rows}
+    found: dict[Identity, Values] = {}
+    for row in rows:
+        if isinstance(row, Mapping):  # SQLAlchemy raises for others
+            found.setdefault(tuple(row.get(name) for name in keys), {token: row[token]})
     note_statement(session, mapper)
-    objects: dict[Identity, State] = {}
-    for identity in found if held and session.identity_map else ():
-        objects |= _objects_concerned(session, mapper, identity, None)
+    if objects is None:
+        identities = found if session.identity_map else ()
+        some = [_objects_concerned(session, mapper, one, None) for one in identities]
+        objects = {identity: state for held in some for identity, state in held.items()}
     as_new = _objects_as_new(session, objects, found)
     yield
-    _keep_promises(session, mapper, promised_rows(session, mapper), found)
+    _keep_promises(session, mapper, _promised_rows(session, mapper), found)
     if as_new:
         _follow(session, connection, as_new, found)
+
+
+def _promised_rows(session: Session, mapper: Mapper[Any]) -> dict[Any, Promise]:
+    """Return the transaction's promises about rows of the class, by key."""
+    promises = session_record(session).promises
+    if not promises:
+        return {}
+    promises.in_transaction(session.get_transaction())
+    base = facts(mapper).root
+    return {identity: promise for (of, identity), promise in promises.items() if of is base}
 
 
 def _keep_promises(
@@ -144,9 +157,11 @@ def _keep_promises(
     promised: Mapping[Any, Promise],
     found: Mapping[Identity, Values],
 ) -> None:
+    """Count rows that the statement moves in the promised version as ours from here on."""
     token = facts(mapper).token
-    if token and promised:
-        keep_promises(session, promised, {key: row[token] for key, row in found.items()})
+    for identity, promise in promised.items() if token else ():
+        if identity in found and found[identity][token] == promise.version:
+            session_record(session).stated[-1].rows.add((facts(promise.mapper).root, identity))
 
 
 def _objects_as_new(

@@ -6,7 +6,7 @@ They write rows by primary key, under the rules of :mod:`optilock.watched.statem
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from itertools import groupby
 from typing import Any
@@ -17,12 +17,10 @@ from sqlalchemy.orm.attributes import instance_state
 
 from optilock import events
 from optilock.errors import ConfigurationError
-from optilock.mapped import State, facts, identity_of, place_of
-from optilock.mapping.moves import declare_joined_moves
+from optilock.mapped import Identity, State, facts, identity_of
 from optilock.mapping.scopes import has_scopes
 from optilock.undocumented.mappers import mark_unchanged
-from optilock.watched.rows.seen import recall_version, undo_of_move, version_seen
-from optilock.watched.rows.stored import read_stored
+from optilock.watched.rows.seen import recall_version, version_seen
 from optilock.watched.scopes.transaction import note_moves
 from optilock.watched.session.connections import connection_to_write, refuse_autocommit
 from optilock.watched.session.record import is_strict, session_record
@@ -32,7 +30,6 @@ from optilock.watched.statements.demand_checks import check_rows_by_key
 from optilock.watched.statements.refusals import refuse_unversioned_class
 from optilock.watched.statements.rollback_effects import (
     UnseenRows,
-    note_statement,
     note_unseen_rows,
 )
 from optilock.watched.statements.scopes import keys_of_new_row, moves_by_key
@@ -104,7 +101,8 @@ def guarded_bulk_save(original: Execute) -> Execute:
             if facts(mapper).guarded:
                 refuse_autocommit(connection_to_write(self, mapper), by_key.WRITING_BY_KEY)
             rows = [_row_of(one, update_changed_only) for one in saved if stored and one in written]
-            parts.append((mapper, saved, _Update(self, mapper, rows) if stored else None))
+            own = {identity_of(one): one for one in saved if stored}
+            parts.append((mapper, saved, _Update(self, mapper, rows, own) if stored else None))
         for mapper, saved, update in parts:
             options = return_defaults, update_changed_only, preserve_order
             send = partial(original, self, [one.obj() for one in saved], *options)
@@ -112,7 +110,8 @@ def guarded_bulk_save(original: Execute) -> Execute:
                 _insert(self, mapper, [one.dict for one in saved], send)
             else:
                 update.send(send)
-                _follow(self, mapper, saved)
+                for state in saved if facts(mapper).token else ():
+                    mark_unchanged(state)
 
     return bulk_save_objects
 
@@ -120,11 +119,15 @@ def guarded_bulk_save(original: Execute) -> Execute:
 class _Update:
     """Rows to update by key, which are compared with the demands of the session."""
 
-    def __init__(self, session: Session, mapper: Mapper[Any], rows: list[Any]) -> None:
-        self._session, self._mapper, self._rows = session, mapper, rows
+    def __init__(
+        self,
+        session: Session,
+        mapper: Mapper[Any],
+        rows: list[Any],
+        objects: Mapping[Identity, State] | None = None,
+    ) -> None:
+        self._session, self._mapper, self._rows, self._objects = session, mapper, rows, objects
         check_rows_by_key(session, mapper, rows)
-        if facts(mapper).token:
-            refuse_autocommit(connection_to_write(session, mapper), by_key.WRITING_BY_KEY)
         self._moves = moves_by_key(session, mapper, rows)
 
     def send(self, send: Callable[[], Any]) -> None:
@@ -132,14 +135,8 @@ class _Update:
         session, mapper, rows = self._session, self._mapper, self._rows
         if facts(mapper).token:
             connection = connection_to_write(session, mapper)
-            note_statement(session, mapper)
-            with (
-                by_key.report_stale_rows(session, lambda: by_key.attempts_of(mapper, rows)),
-                declare_joined_moves(),
-            ):
+            with by_key.writing_rows(session, connection, mapper, rows, self._objects):
                 send()
-            if by_key.leaves_versions(mapper):
-                by_key.move_left_versions(connection, mapper, rows)
         else:
             send()
         if self._moves:
@@ -211,23 +208,3 @@ def _require_seen(state: State) -> None:
             f" by bulk_save_objects(): its {token!r} was never read, and without it another"
             " writer's change would be overwritten. Read the row first. Nothing was sent."
         )
-
-
-def _follow(session: Session, mapper: Mapper[Any], states: Iterable[State]) -> None:
-    """Give objects of stored rows their new versions, read while the rows are still locked.
-
-    Later it could be that of another transaction.
-    """
-    key = facts(mapper).token
-    held = [(state, identity_of(state)) for state in states if key in state.dict]
-    if not held:
-        return
-    identities = list(dict.fromkeys(identity for _, identity in held))
-    connection = connection_to_write(session, mapper)
-    stored = read_stored(connection, mapper, identities, only=(key,), lock=False)
-    for state, identity in held:
-        before = state.dict[key]
-        after = state.dict[key] = stored.get(identity, {}).get(key, before)
-        back = undo_of_move(state, key, before, after)
-        session_record(session).move(place_of(state), before, back)
-        mark_unchanged(state)

@@ -14,14 +14,11 @@ table behind UPDATE, MERGE or REPLACE, or in an upsert. A text that calls a proc
 row. Rows that the session inserts by a statement, and then reads, are treated in the same way:
 after the rollback another transaction may insert them, in the same first version. Objects that it
 had before are not theirs.
-
-Rows that were promised (``expect``, ``verify``) and that the statement found in the promised
-version are ours from then on, as rows that a flush has written.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from typing import Any, NamedTuple
 
 from sqlalchemy import Insert, TextClause
@@ -33,7 +30,7 @@ from optilock.mapping.tables import joined_tables, owner_of, versioned_tables
 from optilock.undocumented.statements import upsert_of
 from optilock.watched.rows.seen import version_seen
 from optilock.watched.session.record import session_record
-from optilock.watched.session.values import Promise, SentStatement
+from optilock.watched.session.values import SentStatement
 from optilock.watched.statements.sql_text import calls_code, tables_added_to, tables_changed
 
 
@@ -122,26 +119,3 @@ def _classes_of(tables: Iterable[Any]) -> set[Mapper[Any]]:
         owner_of(table) or joined_tables().get(table) or class_comparing(table) for table in tables
     )
     return {facts(mapper).root for mapper in found if mapper is not None}
-
-
-# -- promises --------------------------------------------------------------------------------------
-
-
-def promised_rows(session: Session, mapper: Mapper[Any]) -> dict[Any, Promise]:
-    """Return the transaction's promises about rows of the class, by key."""
-    promises = session_record(session).promises
-    if not promises:
-        return {}
-    promises.in_transaction(session.get_transaction())
-    base = facts(mapper).root
-    return {identity: promise for (of, identity), promise in promises.items() if of is base}
-
-
-def keep_promises(
-    session: Session, promised: Mapping[Any, Promise], found: Mapping[Any, Any]
-) -> None:
-    """Count rows that the statement moves in the promised version as ours from here on."""
-    rows = session_record(session).stated[-1].rows
-    for identity, promise in promised.items():
-        if identity in found and found[identity] == promise.version:
-            rows.add((facts(promise.mapper).root, identity))
