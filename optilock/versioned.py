@@ -47,7 +47,7 @@ from optilock.resolvers.resolution import OnDelete, Resolution, Resolver
 from optilock.tokens import CompareValues, Counter, RowVersion, Timestamp, Token, Unique
 from optilock.tokens.guard_trigger import GuardTrigger, Policy
 from optilock.undocumented.mappers import load_with_parent
-from optilock.watched.aggregates import cover
+from optilock.watched.aggregates import cover, expect_cover
 from optilock.watched.rows.merge import compare_in_merge
 from optilock.watched.rows.version_reads import note_reads
 from optilock.watched.scopes.flush import move_scopes
@@ -290,6 +290,8 @@ def _check_class(mapper: Mapper[Any], cls: type[Any]) -> None:
     """Check the class while it is being mapped, and register its listeners."""
     if scopes.declare(mapper, cls):
         move_scopes()
+    if scopes.has_scopes(mapper):
+        scopes.note_tables(mapper)
     if opts_out(cls):
         return
     token, rule = checks.check_tokens(cls)
@@ -298,6 +300,8 @@ def _check_class(mapper: Mapper[Any], cls: type[Any]) -> None:
     checks.check_options(mapper, cls)
     checks.check_commuting(mapper, cls)
     checks.check_root_of(cls)
+    if cls.__version_root_of__:
+        expect_cover()
     tables.share_table(mapper)
     if token is not None:
         tables.register_tables(mapper, column)
@@ -328,7 +332,7 @@ def _check_other_class(mapper: Mapper[Any], cls: type[Any]) -> None:
 def _load_version(mapper: Mapper[Any], cls: type[Any]) -> None:
     """Do the steps that need the whole hierarchy of the class."""
     if scopes.has_scopes(mapper):
-        scopes.find_tables(mapper)
+        scopes.check_columns(mapper)
     if opts_out(cls):
         return
     if mapper.version_id_col is not None:

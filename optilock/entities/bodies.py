@@ -234,7 +234,6 @@ def _why_not_stored(mapper: Mapper[Any]) -> str | None:
     """Return why one statement cannot find or write a row; the reason is kept."""
     kept = mapper.__dict__.get(_KEPT)
     if kept is None:
-        mapper.registry.configure(cascade=True)  # a program's first call loads nothing before
         kept = keep_with_mapping(mapper, _KEPT, (_why_not_in_one_row(mapper),))
     return kept[0]
 

@@ -265,16 +265,20 @@ def declare(mapper: Mapper[Any], cls: type[Any]) -> bool:
     return True
 
 
-def find_tables(mapper: Mapper[Any]) -> None:
-    """Note the tables of a class with scopes, once it is configured; check what it ignores.
+def note_tables(mapper: Mapper[Any]) -> None:
+    """Note the tables of a class with scopes: a statement may come before it is configured."""
+    for table in mapper.tables:
+        if isinstance(table, sa.Table):
+            scoped_tables[table] = facts(mapper).root
+
+
+def check_columns(mapper: Mapper[Any]) -> None:
+    """Check what a class with scopes ignores, once it is configured.
 
     Raises:
         ConfigurationError: a column of a scope is ignored, or is one to which writers add.
     """
     known = facts(mapper)
-    for table in mapper.tables:
-        if isinstance(table, sa.Table):
-            scoped_tables[table] = known.root
     for rule in rules_of(mapper):
         for name, column in zip(rule.names, rule.columns, strict=True):
             for option, loose in (("ignore", known.ignored), ("commutes", known.commuting)):

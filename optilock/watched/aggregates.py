@@ -100,6 +100,11 @@ def cover(mapper: Mapper[Any], names: Any) -> None:
     covers_by_class.clear()
     for name in ("load", "refresh"):
         event.listen(mapper.class_, name, _keep, raw=True, propagate=True)
+
+
+def expect_cover() -> None:
+    """Look for roots in each flush from here on: a class is mapped that declares what it covers."""
+    covers_by_class.clear()
     add_step(
         "roots",
         _concerned,

@@ -13,7 +13,7 @@ from sqlalchemy.orm import (
     sessionmaker,
 )
 
-from optilock import ConcurrencyError, Versioned, events, store_wins, unit_of_work
+from optilock import ConcurrencyError, Versioned, events, retrying, store_wins, unit_of_work
 from tests.spec.models import (
     Address,
     Blob,

@@ -21,10 +21,10 @@ from sqlalchemy import event
 from sqlalchemy.orm import Mapper, Session, sessionmaker
 
 from optilock.errors import ConfigurationError
+from optilock.mapped import all_mappers
 from optilock.resolvers.resolution import DeletePolicies, OnConflict, check_on_delete
 from optilock.resolvers.rules import check_on_conflict
-from optilock.undocumented.mappers import mappers_in, registries
-from optilock.watched.guard.methods import cover_methods, follow_mapping
+from optilock.watched.guard.methods import cover_methods, follow_mapping, follow_tables
 from optilock.watched.guard.own_flush import check_own_flush
 from optilock.watched.guard.release import check_release
 from optilock.watched.guard.session_events import (
@@ -172,8 +172,9 @@ def read_versions_with_rows() -> None:
     """
     if event.contains(Mapper, "mapper_configured", follow_mapping):
         return
+    event.listen(Mapper, "after_mapper_constructed", follow_tables)
     event.listen(Mapper, "mapper_configured", follow_mapping)
-    for registry in registries():
-        for mapper in mappers_in(registry):
-            if mapper.configured:
-                follow_mapping(mapper, mapper.class_)
+    for mapper in all_mappers():
+        follow_tables(mapper, mapper.class_)
+        if mapper.configured:
+            follow_mapping(mapper, mapper.class_)

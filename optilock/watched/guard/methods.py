@@ -118,6 +118,14 @@ def exec_of_sqlmodel(self: Any, statement: Any, **options: Any) -> Any:
     return results.scalars() if isinstance(statement, SelectOfScalar) else results
 
 
+def follow_tables(mapper: Mapper[Any], cls: type[Any]) -> None:
+    """Note the version of a class that is mapped: a statement may come before it is configured."""
+    version: Any = mapper.version_id_col
+    if isinstance(version, Column):
+        register_tables(mapper, version)
+        share_table(mapper)
+
+
 def follow_mapping(mapper: Mapper[Any], cls: type[Any]) -> None:
     notice_orphans(mapper)
     version: Any = mapper.version_id_col
@@ -131,6 +139,3 @@ def follow_mapping(mapper: Mapper[Any], cls: type[Any]) -> None:
     note_reads(mapper)
     watch_loads(mapper)
     mark_pickles(mapper)
-    if isinstance(version, Column):
-        register_tables(mapper, version)
-        share_table(mapper)

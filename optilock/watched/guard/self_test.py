@@ -38,7 +38,7 @@ from optilock.mapping.moves import touch_state
 from optilock.resolvers.rules import merge_fields, reject
 from optilock.undocumented import connections, flushes, mappers, statements
 from optilock.undocumented.isolation import configure_hidden, hide_events, without_flush
-from optilock.watched.guard.methods import cover_methods, follow_mapping
+from optilock.watched.guard.methods import cover_methods, follow_mapping, follow_tables
 from optilock.watched.guard.own_flush import OFF, ON, OWN_FLUSH
 from optilock.watched.guard.session_events import LISTENERS
 from optilock.watched.session.order import listen_alone
@@ -244,6 +244,7 @@ def _map(mapped: registry) -> tuple[Any, Any]:
     classes = mapped.mapped(Row), mapped.mapped(Part)
     configure_hidden(mapped)
     for one in classes:
+        follow_tables(sa.inspect(one), one)
         follow_mapping(sa.inspect(one), one)
     return classes
 

@@ -10,6 +10,7 @@ The others are read with a lock, so that a root cannot have moved when its versi
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -30,7 +31,7 @@ from sqlalchemy.orm.attributes import instance_state
 
 from optilock.dialects import database_of
 from optilock.dialects.rows import lock_in_turn
-from optilock.mapped import Identity, State, facts, identity_of
+from optilock.mapped import Identity, State, all_mappers, facts, identity_of
 from optilock.watched.rows.in_order import in_order
 from optilock.watched.rows.stored import read_stored, rows_at
 from optilock.watched.session.connections import connection_to_write
@@ -67,11 +68,26 @@ def covers_of(mapper: Mapper[Any]) -> tuple[list[Cover], list[Cover]]:
     """Return the covers with the class as a child, and those with it as the root."""
     found = covers_by_class.get(mapper)
     if found is None:
+        for root in all_mappers():
+            if not root.configured and _may_cover(root, mapper):
+                root.registry.configure(cascade=True)  # nothing that is used refers to it
         found = covers_by_class[mapper] = (
             [one for one in declared_covers if mapper.isa(one.relationship.mapper)],
             [one for one in declared_covers if mapper.isa(one.root)],
         )
     return found
+
+
+def _may_cover(root: Mapper[Any], part: Mapper[Any]) -> bool:
+    """Return whether a class that is not configured declares that it covers rows of ``part``."""
+    above = {cls.__name__ for cls in part.class_.__mro__}
+    for name in getattr(root.class_, "__version_root_of__", ()):
+        relationship = getattr(getattr(root.class_, name, None), "prop", None)
+        named = getattr(relationship, "argument", None)
+        named = named.__name__ if isinstance(named, type) else named
+        if not isinstance(named, str) or not above.isdisjoint(re.findall(r"\w+", named)):
+            return True
+    return False
 
 
 def foreign_keys_of(mapper: Mapper[Any]) -> Collection[str] | None:
