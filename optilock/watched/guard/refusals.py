@@ -153,16 +153,13 @@ def judge_deletes(flush: Flush, objects: Any) -> None:
     """Judge the deletes that have dependents."""
     deleted = [instance_state(obj) for obj in flush.session.deleted if _asked(obj, objects)]
     replaced = _taken_over(flush.session, deleted)
-    missed = find_moved(
-        flush.session,
-        (
-            state
-            for state in deleted
-            if has_dependents(state.mapper)
-            or (state.key in replaced and facts(state.mapper).compares)
-        ),
-        deleting=True,
-    )
+    states = [
+        state
+        for state in deleted
+        if has_dependents(state.mapper) or (state.key in replaced and facts(state.mapper).compares)
+    ]
+    flush.looked |= set(states)
+    missed = find_moved(flush.session, states, deleting=True)
     if missed:
         _settle(flush, missed, objects)
 

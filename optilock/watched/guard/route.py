@@ -11,14 +11,13 @@ from collections.abc import Callable
 from typing import Any
 
 from sqlalchemy import Connection
-from sqlalchemy.orm import Mapper
 
 from optilock.conditions.demands import FREE, Demands
 from optilock.conditions.write import Shape, Write, write_of
 from optilock.dialects import database_of
 from optilock.dialects.rows import judge
 from optilock.mapped import facts
-from optilock.mapping.original_values import any_compared, changed_names
+from optilock.mapping.original_values import changed_names
 from optilock.watched.guard.batch import (
     add_second_update,
     defer,
@@ -28,12 +27,7 @@ from optilock.watched.guard.batch import (
     send_deferred,
     send_now,
 )
-from optilock.watched.guard.compared_values import (
-    judge_demands,
-    judge_objects,
-    judge_values,
-    write_one,
-)
+from optilock.watched.guard.compared_values import judge_ahead, judge_objects
 from optilock.watched.guard.dependents import (
     SkippedRows,
     delete_links,
@@ -87,7 +81,7 @@ def route_statement(
     write = _with_conditions(flush, connection, write, is_only=is_only)
     shape = write.shape
     if shape.special:
-        answer = _special(flush, connection, native, statement, write, options)
+        answer = _special(flush, connection, native, write, options)
         if answer is not None:
             return answer
     if (flush.missed or flush.skipped) and flush.is_missed(write):
@@ -182,18 +176,13 @@ def _not_found(
 
 
 def _special(
-    flush: Flush,
-    connection: Connection,
-    native: Native,
-    statement: Any,
-    write: Write,
-    options: Any,
+    flush: Flush, connection: Connection, native: Native, write: Write, options: Any
 ) -> Any:
     """Return the answer for a row with rules of its own; ``None``: write it like any other."""
     shape, params = write
     if flush.find(shape.mapper, shape.identity_of(params)) is None:  # of an unwatched session
         send_deferred(flush, connection)
-        return native(statement, params, **options)
+        return native(shape.statement, params, **options)
     if shape.commuting and is_commuting_write(flush, write) and not shape.sent_individually:
         return defer(flush, connection, write)
     if shape.ignored_only and not _moves_anyway(flush, write):
@@ -205,10 +194,7 @@ def _special(
             shape, {**params, shape.token.column.key: params[shape.token.parameter]}
         )
     if shape.compares:
-        answer = _compared(flush, connection, native, statement, params, options)
-        if answer is not None:
-            flush.record.sent.append(write)  # a rollback takes it back
-        return answer
+        judge_ahead(flush, shape.statement, params)
     return None
 
 
@@ -218,7 +204,7 @@ def _route_rows(
     """Send the rows of one call: DELETEs, and the UPDATEs of post_update."""
     send_deferred(flush, connection)
     if shape.compares:
-        judge_values(flush, connection, shape.statement, rows)
+        judge_ahead(flush, shape.statement, rows)
     writes = []
     for row in rows:
         write = write_of((shape, row))
@@ -250,13 +236,7 @@ def pass_through(
     if is_strict(flush.session):
         refuse_forgotten_statement(flush, statement, params)
     send_deferred(flush, connection)
-    _look_at_other_tables(flush, statement.table)
-    if flush.record.demands is not None and flush.record.demands.may_concern_table(statement.table):
-        judge_demands(flush, statement.table)
-    if any_compared() and params:
-        answer = _compared(flush, connection, native, statement, params, options)
-        if answer is not None:
-            return answer
+    judge_ahead(flush, statement, params)
     if not (flush.misses or flush.skipped) or not params:
         return native(statement, params, **options)
     return _send_others(flush, native, statement, params, options)
@@ -288,16 +268,6 @@ def route_link_rows(
     if options or not rows or flush.uow is None:
         return result
     return judge_links(flush, connection, statement, rows, result)
-
-
-def _compared(
-    flush: Flush, connection: Connection, native: Native, statement: Any, params: Any, options: Any
-) -> Any:
-    """Write rows with ``CompareValues`` with their values, or check them first (``None``)."""
-    answer = write_one(flush, connection, native, statement, params, options)
-    if answer is None:
-        judge_values(flush, connection, statement, params)
-    return answer
 
 
 # -- only ignored columns change: the version is neither checked nor moved -------------------------
@@ -338,33 +308,6 @@ def _moves_anyway(flush: Flush, write: Write) -> bool:
     """
     state = flush.state_of(write)
     return state.key is None or facts(state.mapper).token in state.committed_state
-
-
-# -- a version that is not in the table which is written first -------------------------------------
-
-
-def _look_at_other_tables(flush: Flush, table: Any) -> None:
-    """Judge the rows whose base table is ``table`` and whose version is elsewhere, once a flush.
-
-    The base table of such a row would be written before its version is checked (joined tables).
-    """
-    assert flush.uow is not None
-    if table in flush.looked_apart:
-        return
-    flush.looked_apart |= {table}
-    states = [
-        state
-        for mapper, some in flush.uow.mappers.items()
-        if _version_apart(mapper) and table is mapper.base_mapper.local_table
-        for state in some
-        if state.modified and not flush.is_delete(state)
-    ]
-    judge_objects(flush, states, deleting=False)
-
-
-def _version_apart(mapper: Mapper[Any]) -> bool:
-    token = mapper.version_id_col
-    return token is not None and token.table is not mapper.base_mapper.local_table
 
 
 def refuse_forgotten_statement(flush: Flush, statement: Any, params: Any) -> None:
