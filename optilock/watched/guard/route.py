@@ -185,9 +185,9 @@ def _special(
         return native(shape.statement, params, **options)
     if shape.commuting and is_commuting_write(flush, write) and not shape.sent_individually:
         return defer(flush, connection, write)
-    if shape.ignored_only and not _moves_anyway(flush, write):
-        return _write_ignored(flush, connection, native, write, options)
-    if shape.perhaps_ignored and _only_ignored(flush, write):
+    if (shape.ignored_only or shape.perhaps_ignored) and _only_ignored(flush, write):
+        if shape.ignored_only:
+            return _write_ignored(flush, connection, native, write, options)
         if shape.demanded:  # of the row's other tables
             judge_objects(flush, [flush.state_of(write)], deleting=False)
         return AcceptedResult(
@@ -292,22 +292,16 @@ def _write_ignored(
 
 
 def _only_ignored(flush: Flush, write: Write) -> bool:
-    """Return whether nothing else of the object has changed, in any of its tables."""
-    state = flush.state_of(write)
-    ignored = facts(state.mapper).ignored
-    columns = state.mapper.column_attrs
-    return state.key is not None and all(
-        set(columns[name].columns) <= ignored for name in changed_names(state)
-    )
+    """Return whether nothing else of the object has changed, in any of its tables.
 
-
-def _moves_anyway(flush: Flush, write: Write) -> bool:
-    """Return whether the version moves in any case: by ``touch``, or with the row of a new object.
-
-    That replaces the whole row of a deleted object, which was to be deleted in its version.
+    A touched version has. A new object replaces the whole row of a deleted one, which was to be
+    deleted in its version.
     """
     state = flush.state_of(write)
-    return state.key is None or facts(state.mapper).token in state.committed_state
+    ignored, columns = facts(state.mapper).ignored, state.mapper.column_attrs
+    if state.key is None or facts(state.mapper).token in state.committed_state:
+        return False
+    return all(ignored.issuperset(columns[name].columns) for name in changed_names(state))
 
 
 def refuse_forgotten_statement(flush: Flush, statement: Any, params: Any) -> None:
