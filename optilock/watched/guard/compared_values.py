@@ -85,7 +85,7 @@ def judge_objects(flush: Flush, states: list[State], *, deleting: bool) -> None:
         table = facts(found[0].state.mapper).table
         same = {state for state in states if facts(state.mapper).table is table}
         lost = sum(one.state in same for one in found)
-        flush.note_short(ShortCount(table, deleting, len(same), lost))
+        flush.short = ShortCount(table, deleting, len(same), lost)
     flush.skip(missed.state for missed in found)
     for missed in found:
         flush.add_miss(missed)

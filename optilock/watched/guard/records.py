@@ -166,11 +166,6 @@ class Flush:
         self.missed_states[missed.state] = missed
         self.listen(self)
 
-    def note_short(self, short: ShortCount) -> None:
-        """Keep the first statement that did not find all of its rows."""
-        if self.short is None:
-            self.short = short
-
     def skip(self, states: Iterable[State]) -> None:
         """Write nothing for these objects any more."""
         self.skipped = self.skipped.union(states)

@@ -17,15 +17,14 @@ from optilock.conditions.write import Shape, Write, write_of
 from optilock.dialects import database_of
 from optilock.dialects.rows import judge
 from optilock.mapped import facts
-from optilock.mapping.original_values import changed_names
+from optilock.mapping.original_values import changes_only
 from optilock.watched.guard.batch import (
     add_second_update,
     defer,
-    read_lost,
-    record_miss,
     refuse_without_version,
     send_deferred,
     send_now,
+    settle_missed,
 )
 from optilock.watched.guard.compared_values import judge_ahead, judge_objects
 from optilock.watched.guard.dependents import (
@@ -39,16 +38,12 @@ from optilock.watched.guard.records import Flush
 from optilock.watched.guard.sums import (
     is_commuting_write,
     name_what_was_read,
-    note_sum_on_stored,
-    refused_sums,
-    sum_on_stored,
 )
 from optilock.watched.session.record import is_strict
 from optilock.watched.statements.refusals import strict_mode_error
 from optilock.watched.writes.answers import (
     AcceptedResult,
     CountedResult,
-    EmptyResult,
     UnmovedResult,
     fill_in,
 )
@@ -77,8 +72,15 @@ def route_statement(
     if params.get(shape.token.parameter) is None:
         refuse_without_version(flush, connection, write)
         return AcceptedResult(shape, params)
-    is_only = len(uow.states) == 1
-    write = _with_conditions(flush, connection, write, is_only=is_only)
+    is_only, record = len(uow.states) == 1, flush.record
+    write = _with_conditions(flush, write)
+    if (
+        record.owner is not None
+        and (not is_only or record.holds_locks or record.promises or record.sent)
+        and flush.hurries
+        and not write.shape.special
+    ):
+        write = _hurried(flush, connection, write)  # others may wait for what the unit has locked
     shape = write.shape
     if shape.special:
         answer = _special(flush, connection, native, write, options)
@@ -92,20 +94,14 @@ def route_statement(
     return defer(flush, connection, write)
 
 
-def _with_conditions(flush: Flush, connection: Connection, write: Write, *, is_only: bool) -> Write:
-    """Return the write with what ``no_bump`` blocks, the session's demands and its unit add."""
+def _with_conditions(flush: Flush, write: Write) -> Write:
+    """Return the write with what ``no_bump`` blocks and the session's demands add."""
     record = flush.record
     if record.no_bump_blocks:
         write = with_same_version(flush, write)
     demands = record.demands
     if demands is not None and write.shape.mapper.__dict__.get(FREE) is not demands:
         write = _demanded(flush, demands, write)
-    if record.owner is None or (
-        is_only and not (record.holds_locks or record.promises or record.sent)
-    ):
-        return write
-    if flush.hurries and not write.shape.special:  # others may wait for what the unit has locked
-        write = _hurried(flush, connection, write)
     return write
 
 
@@ -122,7 +118,11 @@ def _send_individually(
         result = native(statement, write.params, **options)
         if result.rowcount:
             return result
-    return _not_found(flush, connection, native, write, options, result)
+
+    def again(one: Write) -> Any:
+        return native(one.shape.judged, one.params, **options)
+
+    return _not_found(flush, connection, write, result, again)
 
 
 def _demanded(flush: Flush, demands: Demands, write: Write) -> Write:
@@ -156,22 +156,17 @@ def _hurried(flush: Flush, connection: Connection, write: Write) -> Write:
 
 
 def _not_found(
-    flush: Flush, connection: Connection, native: Native, write: Write, options: Any, result: Any
+    flush: Flush, connection: Connection, write: Write, result: Any, again: Callable[[Write], Any]
 ) -> Any:
     """Write the row of a single statement again, if its conditions are true again by now."""
-    (lost,) = read_lost(flush, connection, [write])
-    again = sum_on_stored(flush, lost)
-    if again is not None:
-        with refused_sums(flush, [write]):
-            result = native(again.write.shape.judged, again.write.params, **options)
-        if result.rowcount:
-            note_sum_on_stored(flush, write, again.write)
-            return result
-    if lost.stands:
-        result = native(write.shape.judged, write.params, **options)
-        if result.rowcount:
-            return result
-    record_miss(flush, connection, [lost], sent=1)
+
+    def send(connection: Connection, writes: list[Write]) -> list[Write]:
+        nonlocal result
+        result = again(writes[0])
+        return [] if result.rowcount else writes
+
+    if not settle_missed(flush, connection, [write], sent=1, send=send):
+        return result
     return AcceptedResult(*write) if result is None else UnmovedResult(result, write.shape)
 
 
@@ -187,7 +182,7 @@ def _special(
         return defer(flush, connection, write)
     if (shape.ignored_only or shape.perhaps_ignored) and _only_ignored(flush, write):
         if shape.ignored_only:
-            return _write_ignored(flush, connection, native, write, options)
+            return _write_ignored(flush, connection, native, write)
         if shape.demanded:  # of the row's other tables
             judge_objects(flush, [flush.state_of(write)], deleting=False)
         return AcceptedResult(
@@ -210,17 +205,12 @@ def _route_rows(
         write = write_of((shape, row))
         if flush.overtaken:
             name_what_was_read(flush, write)
-        if flush.record.no_bump_blocks:
-            write = with_same_version(flush, write)
         if row.get(shape.token.parameter) is None:
             refuse_without_version(flush, connection, write)
         elif flush.is_missed(write):
             add_second_update(flush, write)
         else:
-            demands = flush.record.demands
-            if demands is not None and shape.mapper.__dict__.get(FREE) is not demands:
-                write = _demanded(flush, demands, write)
-            writes.append(write)
+            writes.append(_with_conditions(flush, write))
     if shape.prefetch and not shape.deletes:
         for write in writes:
             fill_in(write, connection)
@@ -249,7 +239,7 @@ def _send_others(flush: Flush, native: Native, statement: Any, params: Any, opti
     if len(kept) == len(rows):
         return native(statement, params, **options)
     if not kept:
-        return EmptyResult(rows)
+        return AcceptedResult(None, *rows)
     result = native(statement, kept, **options)
     return CountedResult(result, result.rowcount + len(rows) - len(kept), rows)
 
@@ -274,7 +264,7 @@ def route_link_rows(
 
 
 def _write_ignored(
-    flush: Flush, connection: Connection, native: Callable[..., Any], write: Write, options: Any
+    flush: Flush, connection: Connection, native: Native, write: Write
 ) -> UnmovedResult:
     """Write the row in any version; a row that is gone has missed."""
     send_deferred(flush, connection)
@@ -283,11 +273,9 @@ def _write_ignored(
     kept = {k: v for k, v in params.items() if k not in (token.parameter, token.column.key)}
     result = native(bare.statement, kept)
     if not result.rowcount:
-        (lost,) = read_lost(flush, connection, [Write(bare, params)])
-        if lost.stands:
-            result = native(bare.statement, kept)
-        if not result.rowcount:
-            record_miss(flush, connection, [lost], sent=1)
+        result = _not_found(
+            flush, connection, Write(bare, params), result, lambda _: native(bare.statement, kept)
+        )
     return UnmovedResult(result, shape)
 
 
@@ -298,10 +286,9 @@ def _only_ignored(flush: Flush, write: Write) -> bool:
     deleted in its version.
     """
     state = flush.state_of(write)
-    ignored, columns = facts(state.mapper).ignored, state.mapper.column_attrs
-    if state.key is None or facts(state.mapper).token in state.committed_state:
-        return False
-    return all(ignored.issuperset(columns[name].columns) for name in changed_names(state))
+    known = facts(state.mapper)
+    is_touched = state.key is None or known.token in state.committed_state
+    return not is_touched and changes_only(state, known.ignored)
 
 
 def refuse_forgotten_statement(flush: Flush, statement: Any, params: Any) -> None:
