@@ -10,6 +10,7 @@ from sqlalchemy.orm import (
     Session,
     make_transient_to_detached,
     mapped_column,
+    relationship,
     sessionmaker,
 )
 
@@ -66,6 +67,28 @@ class Wardrobe(Cupboard):
     id: Mapped[int] = mapped_column(ForeignKey("inherited_cupboards.id"), primary_key=True)
     body: Mapped[str | None]
     __mapper_args__ = {"polymorphic_identity": "wardrobe"}
+
+
+class TramDepot(Versioned, Base):
+    __tablename__ = "inherited_depots"
+    id: Mapped[int] = key()
+    trams: Mapped[list[DepotTram]] = relationship(cascade="all, delete-orphan")
+
+
+class DepotCar(Base):
+    __tablename__ = "inherited_cars"
+    id: Mapped[int] = key()
+    kind: Mapped[str] = mapped_column(String(20))
+    __mapper_args__ = {"polymorphic_on": "kind", "polymorphic_identity": "car"}
+
+
+class DepotTram(Versioned, DepotCar):
+    """Its version is in the table that is deleted first."""
+
+    __tablename__ = "inherited_trams"
+    id: Mapped[int] = mapped_column(ForeignKey("inherited_cars.id"), primary_key=True)
+    depot_id: Mapped[int | None] = mapped_column(ForeignKey("inherited_depots.id"))
+    __mapper_args__ = {"polymorphic_identity": "tram"}
 
 
 class Sheet(Versioned, Base):
@@ -127,6 +150,16 @@ def test_ignored_columns_of_a_child_do_not_move_it_beside_values_that_stay(
     obj.views, obj.body = 3, "b"
     session.commit()
     assert stored(model, 1)["version"] > before
+
+
+def test_an_orphan_with_the_version_in_the_childs_table_is_deleted(store, watched, stored):
+    store(TramDepot(id=1, trams=[DepotTram(id=1), DepotTram(id=2)]))
+    session = watched()
+    depot = session.get_one(TramDepot, 1)
+    depot.trams.pop(0)
+    session.commit()
+    assert (stored(DepotTram, 1), stored(DepotCar, 1)) == (None, None)
+    assert stored(DepotTram, 2)["version"] == 1
 
 
 @alive
