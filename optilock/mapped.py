@@ -15,9 +15,9 @@ hierarchy's root mapper and an identity.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import sqlalchemy as sa
@@ -261,9 +261,31 @@ class Facts:
         names = names_in_composite(mapper, name) if name in mapper.composites else [name]
         return [one for one in names if one in self.columns]
 
-    def same(self, name: str, a: Any, b: Any) -> bool:
-        """Return whether two values of an attribute are the same value."""
-        return is_same_value(self.columns[name], a, b)
+    @cached_property
+    def same(self) -> Callable[[str, Any, Any], bool]:
+        """The function that returns whether two values of an attribute are the same value."""
+        return partial(is_same_value, self.columns)
+
+    @cached_property
+    def tables(self) -> tuple[sa.Table, ...]:
+        """The tables of the rows, the base first."""
+        if self.maps_a_select:
+            return (self.table,)
+        mapper = self.mapper
+        line = [mapper] if mapper.concrete else [*mapper.iterate_to_root()]
+        tables = (one.local_table for one in reversed(line))
+        return tuple(dict.fromkeys(one for one in tables if isinstance(one, sa.Table)))
+
+    @cached_property
+    def columns_in(self) -> Mapping[sa.Table, Mapping[str, sa.Column[Any]]]:
+        """The attributes of each of these tables, with their columns there."""
+        mapped: set[Any] = {*self.columns.values()}
+        if not self.maps_a_select:
+            mapped = {c for attribute in self.mapper.column_attrs for c in attribute.columns}
+        return {
+            table: {self.names[column]: column for column in table.columns if column in mapped}
+            for table in self.tables
+        }
 
     # -- where the rows are --------------------------------------------------------------------
 
@@ -375,7 +397,7 @@ class Facts:
         """The rule for compared values."""
         return tokens_of(self.mapper.class_)[1]
 
-    @property
+    @cached_property
     def compares(self) -> bool:
         """Whether values of the rows are compared."""
         return self.rule is not None

@@ -318,11 +318,12 @@ def _of_kind(value: Any, items: list[Any]) -> Any:
     return tuple(items) if isinstance(value, tuple) else set(items)
 
 
-def is_same_value(column: Column[Any], a: Any, b: Any) -> bool:
-    """Return whether two values of a column are the same value; NaN is the same as NaN.
+def is_same_value(columns: Mapping[str, Column[Any]], name: str, a: Any, b: Any) -> bool:
+    """Return whether two values of an attribute are the same value; NaN is the same as NaN.
 
     Values that cannot be compared differ: then a conflict is reported, not the comparison's error.
     """
+    column = columns[name]
     try:
         if column.type.compare_values(a, b) is True:
             return True

@@ -221,7 +221,7 @@ def _unequal_in_table(
     first, second = (_rows(connection, keys, list(columns.values())) for _ in range(2))
     for key in first.keys() & second.keys():
         for name, a, b in zip(columns, first[key], second[key], strict=True):
-            if a is not None and b is not None and not is_same_value(columns[name], a, b):
+            if a is not None and b is not None and not is_same_value(columns, name, a, b):
                 yield name
 
 

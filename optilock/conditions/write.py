@@ -28,7 +28,7 @@ from optilock.conditions.condition import (
     parameter,
     parameter_name,
 )
-from optilock.mapped import Identity, Place, facts
+from optilock.mapped import Facts, Identity, Place, State, facts
 
 Params = dict[str, Any]
 
@@ -44,7 +44,7 @@ class Write(NamedTuple):
 
     def moved(self, stored: Mapping[str, Any]) -> tuple[Condition, ...]:
         """The version, if it is compared and the row is stored in another one."""
-        shape, known = self.shape, facts(self.shape.mapper)
+        shape, known = self.shape, self.shape.known
         version, held = shape.token, self.params.get(shape.token.parameter)
         if version not in shape.conditions or known.same(known.token, held, stored[known.token]):
             return ()
@@ -57,7 +57,7 @@ class Write(NamedTuple):
     def places(self) -> list[Place]:
         """The row, by the key that it had, and by the one that the write gives it."""
         shape, params = self
-        of = facts(shape.mapper).root
+        of = shape.known.root
         place = of, shape.identity_of(params)
         if not shape.changes_key:
             return [place]
@@ -106,6 +106,8 @@ class Lost(NamedTuple):
     stored: dict[str, Any] | None
     #: The conditions that are not true of it.
     failed: tuple[Condition, ...] = ()
+    #: The object of a flush.
+    state: State | None = None
 
     @property
     def stands(self) -> bool:
@@ -174,11 +176,15 @@ class Shape:
     #: The database's statements for this shape together with others, built when first needed.
     forms: dict[Any, Any] = field(default_factory=dict)
 
+    @cached_property
+    def known(self) -> Facts:
+        return facts(self.mapper)
+
     def all_sets(self) -> dict[str, Column[Any]]:
         """Columns that the write carries a value for, ``onupdate`` values included."""
         return {**self.sets, **{column.key: column for column in self.prefetch}}
 
-    @property
+    @cached_property
     def deletes(self) -> bool:
         return isinstance(self.statement, Delete)
 
@@ -291,7 +297,7 @@ class Shape:
 
     @cached_property
     def _in_identity(self) -> tuple[str, ...]:
-        known = facts(self.mapper)
+        known = self.known
         names = {known.names[key.column]: key.parameter for key in self.keys}
         return tuple(names[name] for name in known.keys)
 

@@ -256,6 +256,12 @@ def changed_names(state: State) -> set[str]:
     }
 
 
+def changes_only(state: State, columns: Collection[Any]) -> bool:
+    """Return whether nothing but these columns has changed, in any of the object's tables."""
+    changed = (state.mapper.column_attrs[name].columns for name in changed_names(state))
+    return all(column in columns for some in changed for column in some)
+
+
 def edit_that_counts(state: State) -> str | None:
     """Return an attribute whose edit moves the version with the next flush; reads nothing.
 

@@ -54,14 +54,10 @@ from optilock.watched.guard.sums import (
 from optilock.watched.rows.entries import HiddenRows, Missed, attempt_of, error_if_not_written
 from optilock.watched.rows.locked import order_of
 from optilock.watched.rows.roots import foreign_keys_of
-from optilock.watched.rows.seen import is_never_read
-from optilock.watched.rows.unknown_versions import (
-    missing_version_error,
-    unseen_row_error,
-)
+from optilock.watched.rows.unknown_versions import unknown_version_error
 from optilock.watched.session.record import Ending
 from optilock.watched.writes.answers import AcceptedResult, fill_in
-from optilock.watched.writes.send import read_missed, resend, send
+from optilock.watched.writes.send import Send, read_missed, resend, send
 
 
 def defer(flush: Flush, connection: Connection, write: Write) -> AcceptedResult:
@@ -94,9 +90,11 @@ def rows_to_join(
 
     ``answer`` is that of a row: it was deferred as it is, and nothing is asked of each row.
     """
-    if type(answer) is not AcceptedResult or flush.answers.get(answer.shape) is not answer:
+    if not isinstance(answer, AcceptedResult) or answer.shape is None:
         return None
     shape, record = answer.shape, flush.record
+    if flush.answers.get(shape) is not answer:
+        return None
     if answer.context.compiled_parameters[0] is not params or record.no_bump_blocks:
         return None
     if shape.special or shape.prefetch or shape.postfetch or flush.missed or flush.skipped:
@@ -156,48 +154,60 @@ def _send(flush: Flush, connection: Connection, writes: list[Write]) -> None:
         settle_missed(flush, connection, missed, sent=len(writes))
 
 
-def settle_missed(flush: Flush, connection: Connection, missed: list[Write], *, sent: int) -> None:
+def settle_missed(
+    flush: Flush,
+    connection: Connection,
+    missed: list[Write],
+    *,
+    sent: int,
+    send: Send = send,
+) -> list[Lost]:
     """Read the missed rows, retry those whose conditions hold again, and record the rest.
 
-    ``sent`` is the number of rows that were sent together.
+    ``sent`` is the number of rows that were sent together, and ``send`` retries them.
     """
-    lost = read_lost(flush, connection, missed)
+    lost = _read_lost(flush, connection, missed)
     if flush.adding is not None:
-        lost = add_to_stored(flush, connection, lost)
-    record_miss(flush, connection, resend(connection, lost), sent=sent)
+        lost = add_to_stored(flush, connection, lost, send)
+    lost = resend(connection, lost, send)
+    if lost:
+        _record_miss(flush, connection, lost, sent=sent)
+    return lost
 
 
-def read_lost(flush: Flush, connection: Connection, writes: list[Write]) -> list[Lost]:
+def _read_lost(flush: Flush, connection: Connection, writes: list[Write]) -> list[Lost]:
     """Lock rows that were not found and return their stored values; nothing is recorded yet.
 
     A write that waits briefly limits the wait of this lock only if it has come to the row's lock.
     """
     by_mapper: dict[Mapper[object], list[Write]] = {}
-    for write in writes:
-        by_mapper.setdefault(flush.state_of(write).mapper, []).append(write)
+    states = [flush.state_of(write) for write in writes]
+    for state, write in zip(states, writes, strict=True):
+        by_mapper.setdefault(state.mapper, []).append(write)
     record = flush.record
     looks = (
         read_missed(record.demands, connection, mapper, some, briefly=record.waits_briefly)
         for mapper, some in by_mapper.items()
     )
     found = {id(lost.write.params): lost for some in looks for lost in some}
-    return [found[id(write.params)] for write in writes]
+    return [
+        Lost(*found[id(write.params)][:3], state)
+        for state, write in zip(states, writes, strict=True)
+    ]
 
 
-def record_miss(flush: Flush, connection: Connection, lost: list[Lost], *, sent: int) -> None:
+def _record_miss(flush: Flush, connection: Connection, lost: list[Lost], *, sent: int) -> None:
     """Record rows that were not written, of the ``sent`` ones that went together."""
-    if not lost:
-        return
     if flush.short is None:
         shape = lost[0].write.shape
-        flush.note_short(ShortCount(shape.table, shape.deletes, sent, len(lost)))
+        flush.short = ShortCount(shape.table, shape.deletes, sent, len(lost))
     missed, hidden = [], HiddenRows(connection)
     for row in lost:
-        one = _missed(flush, connection, row.write)
-        one.stored, one.hidden = row.stored, hidden
-        one.problem = (
-            error_if_not_written(one) if row.stands else first_explanation(row.failed, one.entry)
-        )
+        one = _missed(flush, connection, row, hidden)
+        if row.failed:
+            one.problem = first_explanation(row.failed, one.entry)
+        elif not one.gone:
+            one.problem = error_if_not_written(one)
         missed.append(one)
     if flush.uow is not None and len(flush.uow.states) > 1:
         restore_gone(flush, missed)
@@ -224,14 +234,14 @@ def add_second_update(flush: Flush, write: Write) -> None:
 
 def refuse_without_version(flush: Flush, connection: Connection, write: Write) -> None:
     """Record a row whose version is NULL, or was never read; ``flush()`` raises the reason."""
-    reason = unseen_row_error if is_never_read(flush.state_of(write)) else missing_version_error
-    missed = _missed(flush, connection, write)
-    missed.problem = reason(write.shape.mapper, write.key())
+    lost = Lost(write, None, state=flush.state_of(write))
+    missed = _missed(flush, connection, lost, None)
+    missed.problem = unknown_version_error(missed.state, write.key())
 
 
-def _missed(flush: Flush, connection: Connection, write: Write) -> Missed:
-    state = flush.state_of(write)
-    shape, params = write
+def _missed(flush: Flush, connection: Connection, lost: Lost, hidden: HiddenRows | None) -> Missed:
+    (shape, params), state = lost.write, lost.state
+    assert state is not None
     undo_touch(state, shape.touches)
     if flush.overtaken:
         take_sums_as_stored(flush, state)
@@ -241,8 +251,8 @@ def _missed(flush: Flush, connection: Connection, write: Write) -> Missed:
         params.get(shape.token.parameter),
         computed=shape.prefetch,
     )
-    missed = Missed(state, state.obj(), connection, attempt)
-    missed.touched = shape.ignored_only and facts(state.mapper).token in state.committed_state
+    missed = Missed(state, state.obj(), connection, attempt, lost.stored, hidden)
+    missed.touched = shape.ignored_only and attempt.known.token in state.committed_state
     flush.add_miss(missed)
     flush.missed.setdefault(shape.table, set()).add(shape.place_of(params))
     return missed

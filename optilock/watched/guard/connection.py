@@ -34,12 +34,12 @@ from typing import Any
 
 from sqlalchemy import Column, Connection, Delete, TextClause, Update
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.orm import Mapper, RelationshipDirection
+from sqlalchemy.orm import Mapper
 from sqlalchemy.schema import DefaultGenerator
 
 from optilock.conditions.write import mark_checked
 from optilock.mapped import State, facts
-from optilock.mapping.original_values import changed_names
+from optilock.mapping.original_values import edit_that_counts
 from optilock.mapping.scopes import scoped_tables
 from optilock.mapping.tables import owner_of
 from optilock.undocumented.mappers import AskingListeners, ask_listeners
@@ -343,14 +343,7 @@ def _is_moved(flush: Flush, state: State) -> bool:
     token = facts(state.mapper).token
     if state.key is None or flush.is_delete(state) or token in state.committed_state:
         return True
-    columns, ignored = facts(state.mapper).columns, facts(state.mapper).ignored
-    if any(columns[name] not in ignored for name in changed_names(state)):
-        return True
-    return any(  # its foreign key is yet to be set
-        relationship.key in state.committed_state
-        for relationship in state.mapper.relationships
-        if relationship.direction is RelationshipDirection.MANYTOONE
-    )
+    return edit_that_counts(state) is not None
 
 
 def _is_ignored(statement: Update, state: State) -> bool:

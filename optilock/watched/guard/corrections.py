@@ -8,7 +8,7 @@ too: a lease may have ended in the meantime.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,7 +20,7 @@ from optilock.conditions.demands import Demands
 from optilock.conditions.write import Shape, Write
 from optilock.dialects.rows import must_match
 from optilock.errors import Computed, ConcurrencyError, OptilockError
-from optilock.mapped import Identity, State, facts
+from optilock.mapped import Facts, Identity, State, facts
 from optilock.mapping.moves import touch_state, version_from
 from optilock.mapping.original_values import original_of
 from optilock.undocumented.flushes import mark_deleted, states_marked_deleted, unmark_deleted
@@ -28,7 +28,6 @@ from optilock.undocumented.mappers import expire_attribute, mark_changed, mark_u
 from optilock.watched.rows.entries import Missed, error_if_kept_by_database, sums_of
 from optilock.watched.rows.stored import Values, read_stored
 from optilock.watched.rows.touch import is_touched, touch_with_next_flush
-from optilock.watched.session.record import session_record
 from optilock.watched.writes.answers import fill_in, onupdate_values
 from optilock.watched.writes.send import read_missed, resend, send
 from optilock.watched.writes.shapes import shape_by_key
@@ -50,17 +49,12 @@ class Correction:
     def writes(self) -> bool:
         return self.touched or bool(self.values)
 
-    @property
-    def final(self) -> Values:
-        """Return the stored values after the correction, without those of SQL expressions."""
-        known = {k: v for k, v in self.values.items() if not isinstance(v, ClauseElement)}
-        return {**(self.missed.stored or {}), **known}
-
-    @property
-    def known(self) -> Values:
-        """Return the row after the correction, without values that SQL computes."""
+    def final(self) -> tuple[Values, Values]:
+        """Return the row after the correction: values that SQL computes as they were, and none."""
         computed = {k for k, v in self.values.items() if isinstance(v, ClauseElement)}
-        return {name: value for name, value in self.final.items() if name not in computed}
+        known = {k: v for k, v in self.values.items() if k not in computed}
+        final = {**(self.missed.stored or {}), **known}
+        return final, {name: value for name, value in final.items() if name not in computed}
 
 
 def plan_update(missed: Missed) -> Correction:
@@ -68,14 +62,14 @@ def plan_update(missed: Missed) -> Correction:
 
     What we add to a column is added in any case, as it is where the row has no other change.
     """
-    resolution, entry = missed.resolution, missed.entry
+    resolution, attempt = missed.resolution, missed.attempt
     assert resolution is not None and missed.stored is not None
     kept = resolution.decision == "keep_database"
-    updates = entry.action == "update"
-    known = facts(missed.state.mapper)
+    updates = attempt.action == "update"
+    known = attempt.known
     values = {**(_our_values(missed) if updates else {}), **resolution.values}
     wanted = {
-        name: _expression(missed, name) if isinstance(value, Computed) else value
+        name: missed.expressions[known.columns[name]] if isinstance(value, Computed) else value
         for name, value in values.items()
     }
     changed = {
@@ -87,62 +81,71 @@ def plan_update(missed: Missed) -> Correction:
         missed,
         changed,
         {name: missed.stored[name] for name in changed},
-        touched=updates and not kept and not entry.changes,
+        touched=updates and not kept and not attempt.changes,
     )
 
 
 def _our_values(missed: Missed) -> Values:
     """Return the values of our side that an update keeps, with the sums of what we add."""
-    resolution, entry = missed.resolution, missed.entry
+    resolution, attempt, entry = missed.resolution, missed.attempt, missed.entry
     assert resolution is not None and missed.stored is not None
-    values: Values = {} if resolution.decision == "keep_database" else dict(entry.changes)
+    values: Values = {} if resolution.decision == "keep_database" else {**attempt.changes}
     if values and resolution.decision == "overwrite":  # all columns that belong together are ours
-        values.update((name, entry.current[name]) for name in entry.conflicting)
+        values.update((name, attempt.current[name]) for name in entry.conflicting)
     if entry.added:
         values.update(sums_of(entry, missed.stored))
     return values
 
 
-def _expression(missed: Missed, name: str) -> Any:
-    return missed.expressions[facts(missed.state.mapper).columns[name]]
+def update_rows(
+    connection: Connection, mapper: Mapper[Any], rows: list[Correction], demands: Demands | None
+) -> list[Correction]:
+    """Write the corrections of one mapper: one statement a table, and one for each expression.
 
-
-def update_rows(connection: Connection, mapper: Mapper[Any], rows: list[Correction]) -> None:
-    """Write the corrections of one mapper: one statement a table, and one for each expression."""
+    Return those that write anything.
+    """
     rows = [row for row in rows if row.writes]
     together = [row for row in rows if not _has_expression(row)]
     for some in [together, *([row] for row in rows if _has_expression(row))]:
         if some:
             for row in some:
-                _move_token(mapper, row)
-            for table in tables_of(mapper):
-                _update_table(connection, mapper, table, some)
+                _move_token(row)
+            for table, names in some[0].missed.attempt.known.columns_in.items():
+                _update_table(connection, mapper, table, names, some, demands)
+    return rows
 
 
 def _has_expression(row: Correction) -> bool:
     return any(isinstance(value, ClauseElement) for value in row.values.values())
 
 
-def _move_token(mapper: Mapper[Any], row: Correction) -> None:
-    token = facts(mapper).token
-    assert row.missed.stored is not None
-    if not token:
-        return
-    if mapper.version_id_generator:
-        row.values[token] = mapper.version_id_generator(row.missed.stored[token])
-    elif facts(mapper).by_values:
-        row.values[token] = version_from(mapper, {**row.missed.stored, **row.values})
-    elif facts(mapper).by_application:
-        attempt = row.missed.attempt
+def _move_token(row: Correction) -> None:
+    attempt, stored = row.missed.attempt, row.missed.stored
+    known, token = attempt.known, attempt.known.token
+    assert stored is not None
+    if known.by_application:
         assigned = attempt.current[token] != attempt.original[token]
-        row.values[token] = (attempt.current if assigned else row.missed.stored)[token]
+        row.values[token] = (attempt.current if assigned else stored)[token]
+    elif token:
+        row.values.update(_made(known, stored[token], {**stored, **row.values}))
+
+
+def _made(known: Facts, before: Any, values: Values) -> Values:
+    """Return the version after ``before`` of a row with these values, if Python makes it."""
+    if known.mapper.version_id_generator:
+        return {known.token: known.next(before)}
+    return {known.token: version_from(known.mapper, values)} if known.by_values else {}
 
 
 def _update_table(
-    connection: Connection, mapper: Mapper[Any], table: Table, rows: list[Correction]
+    connection: Connection,
+    mapper: Mapper[Any],
+    table: Table,
+    names: Mapping[str, Column[Any]],
+    rows: list[Correction],
+    demands: Demands | None,
 ) -> None:
     """Write the changed columns of all rows; an unchanged one is written as stored."""
-    names = _names_in(mapper, table)
     touched = {name for row in rows for name in row.values if name in names}
     expressions: dict[Column[Any], Any] = {
         names[name]: value
@@ -161,11 +164,13 @@ def _update_table(
     writes = []
     for row in rows:
         write = _write_of(shape, row, columns)
-        fill_in(write, connection)
-        row.values.update({n: write.params[c.key] for n, c in names.items() if c in shape.prefetch})
+        if shape.prefetch:
+            fill_in(write, connection)
+            made = {n: c for n, c in names.items() if c in shape.prefetch}
+            row.values.update({n: write.params[c.key] for n, c in made.items()})
         writes.append(write)
     missed = [row.missed for row in rows]
-    lost = _send(connection, writes, missed)
+    lost = _send(connection, writes, missed, demands)
     if lost:
         why = _kept_by_database(connection, mapper, missed)
         raise why if why is not None else _not_corrected(missed, table, lost)
@@ -203,19 +208,21 @@ def _kept_by_database(
     return None
 
 
-def delete_rows(connection: Connection, mapper: Mapper[Any], rows: list[Missed]) -> None:
+def delete_rows(
+    connection: Connection, mapper: Mapper[Any], rows: list[Missed], demands: Demands | None
+) -> None:
     """Delete rows in the version that is stored now; joined tables first."""
-    for table in reversed(tables_of(mapper)):
+    for table in reversed(facts(mapper).tables):
         shape = shape_by_key(mapper, table, connection.dialect, None, locked=True)
         writes = [Write(shape, _found_by(shape, row)) for row in rows]
-        lost = _send(connection, writes, rows)
+        lost = _send(connection, writes, rows, demands)
         if shape.conditions:
             must_match(connection, table, len(rows), len(rows) - lost, deleting=True)
 
 
 def _found_by(shape: Shape, row: Missed) -> Values:
     stored = row.stored or {}
-    return shape.found_by(row.attempt.identity, stored.get(facts(shape.mapper).token))
+    return shape.found_by(row.attempt.identity, stored.get(row.attempt.known.token))
 
 
 def _demanded(demands: Demands, write: Write, rows: Mapping[Identity, Missed]) -> Write:
@@ -227,15 +234,15 @@ def _demanded(demands: Demands, write: Write, rows: Mapping[Identity, Missed]) -
     return demands.with_demands(write, shape.mapper)
 
 
-def _send(connection: Connection, writes: list[Write], rows: list[Missed]) -> int:
+def _send(
+    connection: Connection, writes: list[Write], rows: list[Missed], demands: Demands | None
+) -> int:
     """Write rows under the session's demands; return the number of those that missed.
 
     Raises:
         Exception: the explanation of a condition that was true when the row was checked.
     """
     shape = writes[0].shape
-    session: Any = rows[0].state.session
-    demands = session_record(session).demands
     by_row = {row.attempt.identity: row for row in rows}
     if demands is not None and shape.table is facts(shape.mapper).table:
         writes = [_demanded(demands, write, by_row) for write in writes]
@@ -256,14 +263,14 @@ def insert_row(connection: Connection, missed: Missed) -> Values:
 
     Our UPDATE would have filled in the ``onupdate`` values of Python, so the INSERT does.
     """
-    mapper = missed.state.mapper
+    mapper, known = missed.state.mapper, missed.attempt.known
     assert missed.resolution is not None
     values = {**missed.attempt.current, **missed.resolution.values}
-    token = facts(mapper).token
+    token = known.token
     if token:
-        _set_token(mapper, token, missed, values)
-    for table in tables_of(mapper):
-        names = {n: c for n, c in _names_in(mapper, table).items() if c.computed is None}
+        _set_token(known, missed, values)
+    for table, every in known.columns_in.items():
+        names = {n: c for n, c in every.items() if c.computed is None}
         row = {c.key: values[n] for n, c in names.items() if n in values}
         row |= onupdate_values(table, connection, row)
         values.update({n: row[c.key] for n, c in names.items() if c.key in row})
@@ -275,48 +282,16 @@ def insert_row(connection: Connection, missed: Missed) -> Values:
     return values
 
 
-def _set_token(mapper: Mapper[Any], token: str, missed: Missed, values: Values) -> None:
+def _set_token(known: Facts, missed: Missed, values: Values) -> None:
     """Give a row that is inserted again its version, unless the database makes it."""
-    if mapper.version_id_generator:
-        values[token] = mapper.version_id_generator(missed.attempt.original[token])
-    elif facts(mapper).by_values:
-        values[token] = version_from(mapper, values)
-    elif facts(mapper).by_database:
-        again = facts(mapper).again(missed.attempt.original[token])
-        if again is None:
-            del values[token]
-        else:
-            values[token] = again
-
-
-def tables_of(mapper: Mapper[Any]) -> list[Table]:
-    """Return the mapper's tables, the base first."""
-    if facts(mapper).maps_a_select:
-        return [facts(mapper).table]
-    tables = [m.local_table for m in reversed(list(mapper.iterate_to_root()))]
-    if mapper.concrete:
-        tables = [mapper.local_table]
-    return list(dict.fromkeys(table for table in tables if isinstance(table, Table)))
-
-
-def _names_in(mapper: Mapper[Any], table: Table) -> dict[str, Column[Any]]:
-    """Return the attributes of one table, with their columns."""
-    found: dict[str, Column[Any]] = {}
-    for column in _mapped(mapper, table.columns):
-        found[_name_of(mapper, column)] = column
-    return found
-
-
-def _mapped(mapper: Mapper[Any], columns: Iterable[Column[Any]]) -> Iterable[Column[Any]]:
-    if facts(mapper).maps_a_select:
-        mapped: set[Any] = set(facts(mapper).columns.values())
-    else:
-        mapped = {c for attribute in mapper.column_attrs for c in attribute.columns}
-    return (column for column in columns if column in mapped)
-
-
-def _name_of(mapper: Mapper[Any], column: Column[Any]) -> str:
-    return facts(mapper).names[column]
+    token = known.token
+    before = missed.attempt.original[token]
+    made = _made(known, before, values)
+    if not made and known.by_database:
+        made = {token: known.again(before)}
+        if made[token] is None:
+            del values[token], made[token]
+    values.update(made)
 
 
 # -- a refused row keeps its edits -----------------------------------------------------------------
@@ -355,17 +330,17 @@ class RefusedEdits:
     @classmethod
     def of(cls, missed: Missed, *, for_others: bool = False) -> RefusedEdits:
         """Take the edits before the object is marked clean; ``for_others``: these were written."""
-        state = missed.state
-        token = facts(state.mapper).token
-        names = [name for name in facts(state.mapper).columns if name != token]
+        state, known = missed.state, missed.attempt.known
+        token = known.token
+        names = [name for name in known.columns if name != token]
         before = {n: state.committed_state[n] for n in names if n in state.committed_state}
         pending = {name: state.dict[name] for name in before if name in state.dict}
         for column, expression in missed.expressions.items():
-            name = facts(state.mapper).names[column]
+            name = known.names[column]
             pending[name] = expression
             before[name] = missed.attempt.original.get(name)
         version = missed.attempt.original.get(token) if token else None
-        if token and facts(state.mapper).by_application:
+        if token and known.by_application:
             before[token], pending[token] = version, missed.attempt.current[token]
         asked = for_others or is_touched(state)
         touched = missed.attempt.action == "update" and (

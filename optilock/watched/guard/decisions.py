@@ -18,7 +18,7 @@ from optilock.errors import (
     Entry,
     row_name,
 )
-from optilock.mapped import Place, facts, identity_of
+from optilock.mapped import facts, identity_of
 from optilock.resolvers.resolution import (
     DeletePolicies,
     OnConflict,
@@ -27,7 +27,7 @@ from optilock.resolvers.resolution import (
     choose_resolver,
     decide_by_policy,
 )
-from optilock.watched.rows.entries import Missed
+from optilock.watched.rows.entries import Attempt, Missed
 from optilock.watched.rows.stored import Values
 from optilock.watched.rows.touch import part_without_version
 from optilock.watched.session.values import Promises, RowsOfTransaction, conflict_of
@@ -66,8 +66,8 @@ def decide(rows: Sequence[Missed], rules: Rules) -> Exception | None:
     for row, policy in zip(rows, policies, strict=True):
         row.resolution = row.resolution or policy
         if row.resolution is None:
-            rule = rule_of(row.attempt.place, rules)
-            answer = ask_resolver(row.entry, resolver_for(rule, row.entry.model), entries)
+            resolver = resolver_for(rule_of(row.attempt, rules), row.entry.model)
+            answer = ask_resolver(row.entry, resolver, entries)
             if isinstance(answer, Exception):
                 return answer
             row.resolution = answer
@@ -82,16 +82,16 @@ def resolvers_of(rows: Sequence[Missed], rules: Rules) -> tuple[str, ...]:
 def _decided_by(row: Missed, rules: Rules) -> str:
     if decide_by_policy(row.entry, rules.on_delete) is not None:
         return "on_delete"
-    resolver: Any = resolver_for(rule_of(row.attempt.place, rules), row.entry.model)
+    resolver: Any = resolver_for(rule_of(row.attempt, rules), row.entry.model)
     while isinstance(resolver, functools.partial):
         resolver = resolver.func
     return getattr(resolver, "__name__", None) or type(resolver).__name__
 
 
-def rule_of(place: Place, rules: Rules) -> OnConflict:
+def rule_of(attempt: Attempt, rules: Rules) -> OnConflict:
     """Return the rule for a row: its own, as after ``overwrite()``, or that of the session."""
     own = rules.settled_by
-    return own[place] if own and place in own else rules.on_conflict
+    return own[attempt.place] if own and attempt.place in own else rules.on_conflict
 
 
 def ask_resolver(

@@ -90,6 +90,14 @@ def _now(session: Session, promises: Promises) -> None:
     promises.in_transaction(running)
 
 
+def _running(session: Session) -> Promises | None:
+    """Return the promises of the running transaction, if there are any."""
+    promises = session_record(session).promises
+    if promises:
+        _now(session, promises)
+    return promises or None
+
+
 def _before_commit(session: Session) -> None:
     """Check the promises at COMMIT, and not at the release of a savepoint.
 
@@ -125,12 +133,11 @@ def check_pending(flush: Flush, objects: Any) -> None:
         ConcurrencyError: with an entry for each such row; nothing was sent.
     """
     session, record = flush.session, flush.record
-    promises = record.promises
-    if not promises:
+    promises = _running(session)
+    if promises is None:
         return
-    _now(session, promises)
     moved: dict[State, Promise] = {}
-    for state in flushes.stored_states_to_flush(session) if promises else ():
+    for state in flushes.stored_states_to_flush(session):
         place = place_of(state)
         promised = promises.get(place)
         if promised is None or record.is_ours(place):
@@ -141,7 +148,7 @@ def check_pending(flush: Flush, objects: Any) -> None:
             moved[state] = promised
     if moved:
         _raise(record, list(_entries_of(session, moved)))
-    if not (promises and promises.end_next and objects is None):
+    if not promises.end_next or objects is not None:
         return
     if not (record.ending_now and can_check_last(session)):
         check_first(session, map(place_of, flushes.stored_states_to_flush(session)))
@@ -154,21 +161,18 @@ def check_before_commit(session: Session) -> None:
         ConcurrencyError: (``PreconditionFailed`` when a client had named the version) with an
             entry for each row that is in another version or gone.
     """
-    record = session_record(session)
-    if not record.promises:
-        return
-    _now(session, record.promises)
-    _check(session, record, _unknown(session, record))
-    record.promises.looked_at(record.promises)
+    promises = _running(session)
+    if promises is not None:
+        _check(session, session_record(session), _unknown(session, promises))
+        promises.looked_at(promises)
 
 
-def _unknown(session: Session, record: SessionRecord) -> dict[Place, Promise]:
+def _unknown(session: Session, promises: Promises | None) -> dict[Place, Promise]:
     """Return the promises that neither our own locks nor our own writes keep."""
-    waiting = {**(record.promises or {})}
+    waiting = {**(promises or {})}
     for kept in (_locked, _kept):
-        if waiting:
-            for place in kept(session, record):
-                waiting.pop(place, None)
+        for place in kept(session, waiting) if waiting else ():
+            del waiting[place]
     return waiting
 
 
@@ -193,21 +197,17 @@ def _check(
 
 def check_first(session: Session, written: Iterable[Place]) -> None:
     """Check the rows that come before all ``written`` ones, unless a later one is held."""
-    record = session_record(session)
-    if record.promises:
-        _now(session, record.promises)
-    unknown = _unknown(session, record)
-    if not unknown:
-        return
+    record, promises = session_record(session), _running(session)
+    unknown = _unknown(session, promises)
     waiting = {
         place: one
         for place, one in _first_of(unknown, written, _last_held(record, record.sent)).items()
         if _has_shared_locks(connection_to_write(session, one.mapper))
     }
-    if waiting and record.promises:
+    if waiting and promises:
         later = [one for place, one in unknown.items() if place not in waiting]
         _check(session, record, waiting, later)
-        record.promises.looked_at(waiting)
+        promises.looked_at(waiting)
         record.note_locks()
 
 
@@ -240,7 +240,7 @@ def checks_of(session: Session, writes: Sequence[Write]) -> Checks | None:
     In the order in which they are checked without this. ``None``: they are statements of their own.
     """
     record = record_of(session)
-    unknown = _unknown(session, record)
+    unknown = _unknown(session, record.promises)
     if not unknown:
         return NO_CHECKS
     earlier = record.sent[: -len(writes)]
@@ -285,40 +285,43 @@ def _has_shared_locks(connection: Connection) -> bool:
     return not (database.locks.one_lock or database.servers.locks_are_local(connection))
 
 
-def _kept(session: Session, record: SessionRecord) -> Iterator[Place]:
-    """Yield promised rows that the transaction has written, in the promised version."""
-    for stated in record.stated:
-        yield from stated.rows
+def _kept(session: Session, promises: Mapping[Place, Promise]) -> list[Place]:
+    """Return promised rows that the transaction has written, in the promised version."""
+    record = session_record(session)
+    stated = {place for one in record.stated for place in one.rows}
     expected = expected_versions(record.as_read())
-    for place, promised in (record.promises or {}).items():
-        if place in expected and _is(promised.mapper, expected[place], promised.version):
-            yield place
+    return [
+        place
+        for place, promised in promises.items()
+        if place in stated
+        or (place in expected and _is(promised.mapper, expected[place], promised.version))
+    ]
 
 
 def hold_by_locks(session: Session) -> bool:
     """Return whether locks keep all promises, so that no row has to be checked at the end."""
-    record = record_of(session)
-    if not record.promises:
-        return True
-    _now(session, record.promises)
-    return len(record.promises) == sum(1 for _ in _locked(session, record))
+    promises = _running(session)
+    return promises is None or len(promises) == len(_locked(session, promises))
 
 
-def _locked(session: Session, record: SessionRecord) -> Iterator[Place]:
-    """Yield promised rows that the transaction has read in that version, locked for all writers.
+def _locked(session: Session, promises: Mapping[Place, Promise]) -> list[Place]:
+    """Return promised rows that the transaction has read in that version, locked for all writers.
 
     These are unknown once another statement than a query, or the row of a flush, was sent: it may
     have gone back to a savepoint, which gives locks back, or have written the rows. The same is
     true of a connection that the session was given.
     """
-    root = session.get_transaction()
-    if not record.locked or record.sent_more or root is None:
-        return
+    record, root = session_record(session), session.get_transaction()
+    locked = record.locked
+    if not locked or record.sent_more or root is None:
+        return []
     if not all(_locks_for_all(root, connection) for connection in record.connections):
-        return
-    for place, promised in (record.promises or {}).items():
-        if place in record.locked and _is(promised.mapper, record.locked[place], promised.version):
-            yield place
+        return []
+    return [
+        place
+        for place, promised in promises.items()
+        if place in locked and _is(promised.mapper, locked[place], promised.version)
+    ]
 
 
 def _locks_for_all(root: SessionTransaction, connection: Connection) -> bool:

@@ -100,10 +100,8 @@ class Flush:
     unadded: RefusedSums | None = None
     #: Link rows that were not there any more.
     gone_links: Sequence[LinkGone] = ()
-    #: Objects whose values were compared.
+    #: Objects whose rows were judged before they are written.
     looked: frozenset[State] = frozenset()
-    #: Tables whose rows were checked because their version is in another table.
-    looked_apart: frozenset[Any] = frozenset()
     #: Children -> the parents that have let them go; known once an orphan stays.
     let_go: dict[State, list[tuple[State, str]]] | None = None
     #: The rows that were to be deleted when this was first needed.
@@ -167,11 +165,6 @@ class Flush:
         self.misses.append(missed)
         self.missed_states[missed.state] = missed
         self.listen(self)
-
-    def note_short(self, short: ShortCount) -> None:
-        """Keep the first statement that did not find all of its rows."""
-        if self.short is None:
-            self.short = short
 
     def skip(self, states: Iterable[State]) -> None:
         """Write nothing for these objects any more."""

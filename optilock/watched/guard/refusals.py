@@ -24,13 +24,13 @@ from collections.abc import Iterable
 from typing import Any
 
 from sqlalchemy import Connection, Table
-from sqlalchemy.orm import Mapper, PassiveFlag, RelationshipDirection, Session
+from sqlalchemy.orm import Mapper, Session
 from sqlalchemy.orm.attributes import instance_state
 
 from optilock import events
 from optilock.errors import ConcurrencyError, ConfigurationError, PreconditionFailed
 from optilock.mapped import State, facts, identity_of
-from optilock.mapping.original_values import compared_names
+from optilock.mapping.original_values import compared_names, edit_that_counts
 from optilock.mapping.tables import is_shared, two_classes
 from optilock.resolvers.resolution import decide_by_policy
 from optilock.undocumented.flushes import states_marked_deleted
@@ -104,7 +104,7 @@ def refuse_unread(session: Session, objects: Any) -> None:
         obj = state.obj()
         if objects and not any(obj is one for one in objects):
             continue
-        if obj in session.deleted or (state.modified and _counts(state)):
+        if obj in session.deleted or (state.modified and edit_that_counts(state)):
             assert state.key is not None
             raise unseen_row_error(state.mapper, identity_of(state))
 
@@ -119,31 +119,8 @@ def refuse_forgotten_rows(session: Session, objects: Any) -> None:
         state = instance_state(obj)
         if not facts(state.mapper).forgotten or (objects and not any(obj is o for o in objects)):
             continue
-        if obj in session.deleted or _is_changed(state):
+        if obj in session.deleted or edit_that_counts(state):
             raise strict_mode_error(state.mapper, identity_of(state))
-
-
-def _is_changed(state: State) -> bool:
-    """Return whether a column of the row, or a foreign key, gets another value."""
-    columns, others = state.mapper.columns, state.mapper.relationships
-    return any(
-        state.get_history(name, PassiveFlag.PASSIVE_NO_INITIALIZE).has_changes()
-        for name in state.committed_state
-        if name in columns
-        or (name in others and others[name].direction is RelationshipDirection.MANYTOONE)
-    )
-
-
-def _counts(state: State) -> bool:
-    """Return whether a column that is not ignored, or a foreign key, gets another value."""
-    ignored, columns = facts(state.mapper).ignored, state.mapper.columns
-    return any(
-        columns[name] not in ignored for name in state.committed_state if name in columns
-    ) or any(
-        one.direction is RelationshipDirection.MANYTOONE
-        for one in state.mapper.relationships
-        if one.key in state.committed_state
-    )
 
 
 # -- deletes ---------------------------------------------------------------------------------------
@@ -153,16 +130,13 @@ def judge_deletes(flush: Flush, objects: Any) -> None:
     """Judge the deletes that have dependents."""
     deleted = [instance_state(obj) for obj in flush.session.deleted if _asked(obj, objects)]
     replaced = _taken_over(flush.session, deleted)
-    missed = find_moved(
-        flush.session,
-        (
-            state
-            for state in deleted
-            if has_dependents(state.mapper)
-            or (state.key in replaced and facts(state.mapper).compares)
-        ),
-        deleting=True,
-    )
+    states = [
+        state
+        for state in deleted
+        if has_dependents(state.mapper) or (state.key in replaced and facts(state.mapper).compares)
+    ]
+    flush.looked |= set(states)
+    missed = find_moved(flush.session, states, deleting=True)
     if missed:
         _settle(flush, missed, objects)
 

@@ -252,7 +252,7 @@ def judge(flush: Flush, repeats: Rows) -> None:
         if repeated is None:
             continue
         entry, ours = repeated
-        resolver = resolver_for(rule_of(ours.place, record), entry.model)
+        resolver = resolver_for(rule_of(ours, record), entry.model)
         if not (open_names := entry.conflicting - facts(ours.mapper).repeats) and entry.conflicting:
             reported.append(entry)
             continue

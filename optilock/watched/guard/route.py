@@ -11,29 +11,22 @@ from collections.abc import Callable
 from typing import Any
 
 from sqlalchemy import Connection
-from sqlalchemy.orm import Mapper
 
 from optilock.conditions.demands import FREE, Demands
 from optilock.conditions.write import Shape, Write, write_of
 from optilock.dialects import database_of
 from optilock.dialects.rows import judge
 from optilock.mapped import facts
-from optilock.mapping.original_values import any_compared, changed_names
+from optilock.mapping.original_values import changes_only
 from optilock.watched.guard.batch import (
     add_second_update,
     defer,
-    read_lost,
-    record_miss,
     refuse_without_version,
     send_deferred,
     send_now,
+    settle_missed,
 )
-from optilock.watched.guard.compared_values import (
-    judge_demands,
-    judge_objects,
-    judge_values,
-    write_one,
-)
+from optilock.watched.guard.compared_values import judge_ahead, judge_objects
 from optilock.watched.guard.dependents import (
     SkippedRows,
     delete_links,
@@ -45,16 +38,12 @@ from optilock.watched.guard.records import Flush
 from optilock.watched.guard.sums import (
     is_commuting_write,
     name_what_was_read,
-    note_sum_on_stored,
-    refused_sums,
-    sum_on_stored,
 )
 from optilock.watched.session.record import is_strict
 from optilock.watched.statements.refusals import strict_mode_error
 from optilock.watched.writes.answers import (
     AcceptedResult,
     CountedResult,
-    EmptyResult,
     UnmovedResult,
     fill_in,
 )
@@ -83,11 +72,18 @@ def route_statement(
     if params.get(shape.token.parameter) is None:
         refuse_without_version(flush, connection, write)
         return AcceptedResult(shape, params)
-    is_only = len(uow.states) == 1
-    write = _with_conditions(flush, connection, write, is_only=is_only)
+    is_only, record = len(uow.states) == 1, flush.record
+    write = _with_conditions(flush, write)
+    if (
+        record.owner is not None
+        and (not is_only or record.holds_locks or record.promises or record.sent)
+        and flush.hurries
+        and not write.shape.special
+    ):
+        write = _hurried(flush, connection, write)  # others may wait for what the unit has locked
     shape = write.shape
     if shape.special:
-        answer = _special(flush, connection, native, statement, write, options)
+        answer = _special(flush, connection, native, write, options)
         if answer is not None:
             return answer
     if (flush.missed or flush.skipped) and flush.is_missed(write):
@@ -98,20 +94,14 @@ def route_statement(
     return defer(flush, connection, write)
 
 
-def _with_conditions(flush: Flush, connection: Connection, write: Write, *, is_only: bool) -> Write:
-    """Return the write with what ``no_bump`` blocks, the session's demands and its unit add."""
+def _with_conditions(flush: Flush, write: Write) -> Write:
+    """Return the write with what ``no_bump`` blocks and the session's demands add."""
     record = flush.record
     if record.no_bump_blocks:
         write = with_same_version(flush, write)
     demands = record.demands
     if demands is not None and write.shape.mapper.__dict__.get(FREE) is not demands:
         write = _demanded(flush, demands, write)
-    if record.owner is None or (
-        is_only and not (record.holds_locks or record.promises or record.sent)
-    ):
-        return write
-    if flush.hurries and not write.shape.special:  # others may wait for what the unit has locked
-        write = _hurried(flush, connection, write)
     return write
 
 
@@ -128,7 +118,11 @@ def _send_individually(
         result = native(statement, write.params, **options)
         if result.rowcount:
             return result
-    return _not_found(flush, connection, native, write, options, result)
+
+    def again(one: Write) -> Any:
+        return native(one.shape.judged, one.params, **options)
+
+    return _not_found(flush, connection, write, result, again)
 
 
 def _demanded(flush: Flush, demands: Demands, write: Write) -> Write:
@@ -162,53 +156,40 @@ def _hurried(flush: Flush, connection: Connection, write: Write) -> Write:
 
 
 def _not_found(
-    flush: Flush, connection: Connection, native: Native, write: Write, options: Any, result: Any
+    flush: Flush, connection: Connection, write: Write, result: Any, again: Callable[[Write], Any]
 ) -> Any:
     """Write the row of a single statement again, if its conditions are true again by now."""
-    (lost,) = read_lost(flush, connection, [write])
-    again = sum_on_stored(flush, lost)
-    if again is not None:
-        with refused_sums(flush, [write]):
-            result = native(again.write.shape.judged, again.write.params, **options)
-        if result.rowcount:
-            note_sum_on_stored(flush, write, again.write)
-            return result
-    if lost.stands:
-        result = native(write.shape.judged, write.params, **options)
-        if result.rowcount:
-            return result
-    record_miss(flush, connection, [lost], sent=1)
+
+    def send(connection: Connection, writes: list[Write]) -> list[Write]:
+        nonlocal result
+        result = again(writes[0])
+        return [] if result.rowcount else writes
+
+    if not settle_missed(flush, connection, [write], sent=1, send=send):
+        return result
     return AcceptedResult(*write) if result is None else UnmovedResult(result, write.shape)
 
 
 def _special(
-    flush: Flush,
-    connection: Connection,
-    native: Native,
-    statement: Any,
-    write: Write,
-    options: Any,
+    flush: Flush, connection: Connection, native: Native, write: Write, options: Any
 ) -> Any:
     """Return the answer for a row with rules of its own; ``None``: write it like any other."""
     shape, params = write
     if flush.find(shape.mapper, shape.identity_of(params)) is None:  # of an unwatched session
         send_deferred(flush, connection)
-        return native(statement, params, **options)
+        return native(shape.statement, params, **options)
     if shape.commuting and is_commuting_write(flush, write) and not shape.sent_individually:
         return defer(flush, connection, write)
-    if shape.ignored_only and not _moves_anyway(flush, write):
-        return _write_ignored(flush, connection, native, write, options)
-    if shape.perhaps_ignored and _only_ignored(flush, write):
+    if (shape.ignored_only or shape.perhaps_ignored) and _only_ignored(flush, write):
+        if shape.ignored_only:
+            return _write_ignored(flush, connection, native, write)
         if shape.demanded:  # of the row's other tables
             judge_objects(flush, [flush.state_of(write)], deleting=False)
         return AcceptedResult(
             shape, {**params, shape.token.column.key: params[shape.token.parameter]}
         )
     if shape.compares:
-        answer = _compared(flush, connection, native, statement, params, options)
-        if answer is not None:
-            flush.record.sent.append(write)  # a rollback takes it back
-        return answer
+        judge_ahead(flush, shape.statement, params)
     return None
 
 
@@ -218,23 +199,18 @@ def _route_rows(
     """Send the rows of one call: DELETEs, and the UPDATEs of post_update."""
     send_deferred(flush, connection)
     if shape.compares:
-        judge_values(flush, connection, shape.statement, rows)
+        judge_ahead(flush, shape.statement, rows)
     writes = []
     for row in rows:
         write = write_of((shape, row))
         if flush.overtaken:
             name_what_was_read(flush, write)
-        if flush.record.no_bump_blocks:
-            write = with_same_version(flush, write)
         if row.get(shape.token.parameter) is None:
             refuse_without_version(flush, connection, write)
         elif flush.is_missed(write):
             add_second_update(flush, write)
         else:
-            demands = flush.record.demands
-            if demands is not None and shape.mapper.__dict__.get(FREE) is not demands:
-                write = _demanded(flush, demands, write)
-            writes.append(write)
+            writes.append(_with_conditions(flush, write))
     if shape.prefetch and not shape.deletes:
         for write in writes:
             fill_in(write, connection)
@@ -250,13 +226,7 @@ def pass_through(
     if is_strict(flush.session):
         refuse_forgotten_statement(flush, statement, params)
     send_deferred(flush, connection)
-    _look_at_other_tables(flush, statement.table)
-    if flush.record.demands is not None and flush.record.demands.may_concern_table(statement.table):
-        judge_demands(flush, statement.table)
-    if any_compared() and params:
-        answer = _compared(flush, connection, native, statement, params, options)
-        if answer is not None:
-            return answer
+    judge_ahead(flush, statement, params)
     if not (flush.misses or flush.skipped) or not params:
         return native(statement, params, **options)
     return _send_others(flush, native, statement, params, options)
@@ -269,7 +239,7 @@ def _send_others(flush: Flush, native: Native, statement: Any, params: Any, opti
     if len(kept) == len(rows):
         return native(statement, params, **options)
     if not kept:
-        return EmptyResult(rows)
+        return AcceptedResult(None, *rows)
     result = native(statement, kept, **options)
     return CountedResult(result, result.rowcount + len(rows) - len(kept), rows)
 
@@ -290,21 +260,11 @@ def route_link_rows(
     return judge_links(flush, connection, statement, rows, result)
 
 
-def _compared(
-    flush: Flush, connection: Connection, native: Native, statement: Any, params: Any, options: Any
-) -> Any:
-    """Write rows with ``CompareValues`` with their values, or check them first (``None``)."""
-    answer = write_one(flush, connection, native, statement, params, options)
-    if answer is None:
-        judge_values(flush, connection, statement, params)
-    return answer
-
-
 # -- only ignored columns change: the version is neither checked nor moved -------------------------
 
 
 def _write_ignored(
-    flush: Flush, connection: Connection, native: Callable[..., Any], write: Write, options: Any
+    flush: Flush, connection: Connection, native: Native, write: Write
 ) -> UnmovedResult:
     """Write the row in any version; a row that is gone has missed."""
     send_deferred(flush, connection)
@@ -313,58 +273,22 @@ def _write_ignored(
     kept = {k: v for k, v in params.items() if k not in (token.parameter, token.column.key)}
     result = native(bare.statement, kept)
     if not result.rowcount:
-        (lost,) = read_lost(flush, connection, [Write(bare, params)])
-        if lost.stands:
-            result = native(bare.statement, kept)
-        if not result.rowcount:
-            record_miss(flush, connection, [lost], sent=1)
+        result = _not_found(
+            flush, connection, Write(bare, params), result, lambda _: native(bare.statement, kept)
+        )
     return UnmovedResult(result, shape)
 
 
 def _only_ignored(flush: Flush, write: Write) -> bool:
-    """Return whether nothing else of the object has changed, in any of its tables."""
-    state = flush.state_of(write)
-    ignored = facts(state.mapper).ignored
-    columns = state.mapper.column_attrs
-    return state.key is not None and all(
-        set(columns[name].columns) <= ignored for name in changed_names(state)
-    )
+    """Return whether nothing else of the object has changed, in any of its tables.
 
-
-def _moves_anyway(flush: Flush, write: Write) -> bool:
-    """Return whether the version moves in any case: by ``touch``, or with the row of a new object.
-
-    That replaces the whole row of a deleted object, which was to be deleted in its version.
+    A touched version has. A new object replaces the whole row of a deleted one, which was to be
+    deleted in its version.
     """
     state = flush.state_of(write)
-    return state.key is None or facts(state.mapper).token in state.committed_state
-
-
-# -- a version that is not in the table which is written first -------------------------------------
-
-
-def _look_at_other_tables(flush: Flush, table: Any) -> None:
-    """Judge the rows whose base table is ``table`` and whose version is elsewhere, once a flush.
-
-    The base table of such a row would be written before its version is checked (joined tables).
-    """
-    assert flush.uow is not None
-    if table in flush.looked_apart:
-        return
-    flush.looked_apart |= {table}
-    states = [
-        state
-        for mapper, some in flush.uow.mappers.items()
-        if _version_apart(mapper) and table is mapper.base_mapper.local_table
-        for state in some
-        if state.modified and not flush.is_delete(state)
-    ]
-    judge_objects(flush, states, deleting=False)
-
-
-def _version_apart(mapper: Mapper[Any]) -> bool:
-    token = mapper.version_id_col
-    return token is not None and token.table is not mapper.base_mapper.local_table
+    known = facts(state.mapper)
+    is_touched = state.key is None or known.token in state.committed_state
+    return not is_touched and changes_only(state, known.ignored)
 
 
 def refuse_forgotten_statement(flush: Flush, statement: Any, params: Any) -> None:

@@ -202,7 +202,7 @@ def _carry_out(flush: Flush, misses: list[Missed]) -> None:
         _apply_updates(flush, connection, mapper, [m for m in some if _stays(m)])
         doomed = [m for m in some if not m.gone and not _stays(m)]
         if doomed:
-            delete_rows(connection, mapper, doomed)
+            delete_rows(connection, mapper, doomed, flush.record.demands)
             for missed in doomed:
                 missed.written = AFTER_DELETE
         for missed in some:
@@ -232,11 +232,10 @@ def _apply_updates(
     if not some:
         return
     rows = [plan_update(missed) for missed in some]
-    update_rows(connection, mapper, rows)
-    changed = [row for row in rows if row.writes]
+    changed = update_rows(connection, mapper, rows, flush.record.demands)
     for row in changed:
         row.missed.written = AFTER_UPDATE
-    if changed and facts(mapper).by_database:
+    if changed and some[0].attempt.known.by_database:
         _read_again(connection, mapper, changed)
     for row in rows:
         missed = row.missed
@@ -255,10 +254,10 @@ def _read_again(connection: Connection, mapper: Mapper[Any], rows: list[Correcti
 
 def _take_over(flush: Flush, row: Correction) -> None:
     state = row.missed.state
-    final, row.missed.after = row.final, row.known
+    final, row.missed.after = row.final()
     unknown = [
         name
-        for name, column in facts(state.mapper).columns.items()
+        for name, column in row.missed.attempt.known.columns.items()
         if row.values and name in state.dict and _computed_later(column, row.values, name)
     ]
     relationships = stale_relationships(state, final)

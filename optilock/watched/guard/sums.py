@@ -42,13 +42,13 @@ from optilock.conditions.write import Lost, Shape, SingleWrite, Write, mark_chec
 from optilock.dialects import database_of
 from optilock.dialects.rows import execute_unguarded
 from optilock.mapped import State, facts, place_of
-from optilock.mapping.original_values import changed_names
+from optilock.mapping.original_values import changes_only
 from optilock.serialize import difference, exact_sum
 from optilock.undocumented.mappers import expire_attribute
 from optilock.watched.guard.records import Flush, RefusedSums
 from optilock.watched.rows.entries import attempt_of
 from optilock.watched.rows.stored import read_stored
-from optilock.watched.writes.send import send
+from optilock.watched.writes.send import Send, send
 
 
 def is_commuting_write(flush: Flush, write: Write) -> bool:
@@ -74,11 +74,7 @@ def _only_adds(flush: Flush, write: Write, state: State) -> bool:
         return False
     if token.column.key in params and params[token.column.key] == params[token.parameter]:
         return False  # no_bump
-    counts = known.commuting | known.ignored
-    columns = state.mapper.column_attrs
-    return not flush.is_missed(write) and all(
-        counts.issuperset(columns[name].columns) for name in changed_names(state)
-    )
+    return not flush.is_missed(write) and changes_only(state, known.commuting | known.ignored)
 
 
 def send_sums(flush: Flush, connection: sa.Connection, writes: list[Write]) -> list[Write]:
@@ -137,35 +133,31 @@ class LastSum:
             _moves_on(self._flush, self._write, self._told)
 
 
-def add_to_stored(flush: Flush, connection: sa.Connection, lost: list[Lost]) -> list[Lost]:
+def add_to_stored(
+    flush: Flush, connection: sa.Connection, lost: list[Lost], send: Send
+) -> list[Lost]:
     """Write those of the rows that are added to; they are locked. The others are returned."""
-    again = {id(one.write.params): sum_on_stored(flush, one) for one in lost}
-    sums = {place: one.write for place, one in again.items() if one is not None}
+    sums = {
+        id(one.write.params): write
+        for one in lost
+        if (more := _noted(flush, one.write)) is not None
+        and (write := _rebase(one, more)) is not None
+    }
     if not sums:
         return lost
     with refused_sums(flush, [one.write for one in lost if id(one.write.params) in sums]):
         missed = {id(write.params) for write in send(connection, list(sums.values()))}
     still = []
     for one in lost:
-        write = sums.get(id(one.write.params))
-        if write is None or id(write.params) in missed:
+        again = sums.get(id(one.write.params))
+        if again is None or id(again.params) in missed:
             still.append(one)
         else:
-            note_sum_on_stored(flush, one.write, write)
+            shape, params = again
+            values = {column: params[name] for name, column in shape.commuting.items()}
+            told = StoredSums(params.get(shape.token.column.key), values)
+            note_overtaken(flush, one.write, told)
     return still
-
-
-def sum_on_stored(flush: Flush, lost: Lost) -> Lost | None:
-    """Return the write of a row that missed, on the stored values; ``None``: it is a conflict."""
-    more = _noted(flush, lost.write)
-    return None if more is None else _rebase(lost, more)
-
-
-def note_sum_on_stored(flush: Flush, write: Write, again: Write) -> None:
-    """Note that the row is written, on top of the changes of others."""
-    shape, params = again
-    values = {column: params[name] for name, column in shape.commuting.items()}
-    note_overtaken(flush, write, StoredSums(params.get(shape.token.column.key), values))
 
 
 def note_overtaken(flush: Flush, write: Write, told: StoredSums) -> None:
@@ -369,7 +361,7 @@ def _read_version(connection: sa.Connection, write: Write) -> Any:
 # -- a row that missed -----------------------------------------------------------------------------
 
 
-def _rebase(lost: Lost, more: Differences) -> Lost | None:
+def _rebase(lost: Lost, more: Differences) -> Write | None:
     """Return the write with the difference added to the stored values, in the stored version.
 
     ``None`` where there is nothing to add to, or another condition than the version has failed.
@@ -387,4 +379,4 @@ def _rebase(lost: Lost, more: Differences) -> Lost | None:
     params = {**params, **sums, shape.token.parameter: stored[class_facts.token]}
     if shape.token.column.key in params:
         params[shape.token.column.key] = class_facts.next(stored[class_facts.token])
-    return Lost(Write(shape, params), stored)
+    return Write(shape, params)

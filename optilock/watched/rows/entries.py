@@ -15,6 +15,7 @@ import enum
 import uuid
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from sqlalchemy import (
@@ -27,7 +28,7 @@ from sqlalchemy.orm import Mapper, RelationshipDirection, Session
 from optilock.dialects import database_of
 from optilock.dialects.rows import not_written
 from optilock.errors import Action, Computed, Entry, OptilockError
-from optilock.mapped import Identity, Place, State, facts, identity_of
+from optilock.mapped import Facts, Identity, Place, State, facts, identity_of
 from optilock.mapping.original_values import all_as_read, changed_names, compared_names
 from optilock.resolvers.column_groups import conflicting_together
 from optilock.resolvers.resolution import Resolution
@@ -66,10 +67,14 @@ class Attempt:
     current: Values
     changes: Values
 
+    @cached_property
+    def known(self) -> Facts:
+        return facts(self.mapper)
+
     @property
     def place(self) -> Place:
         """Return the row, independent of the class of the hierarchy as which it was read."""
-        return facts(self.mapper).root, self.identity
+        return self.known.root, self.identity
 
 
 def attempt_of(
@@ -78,11 +83,12 @@ def attempt_of(
     version: Any,
     *,
     expressions: Mapping[Column[Any], Any] | None = None,
-    computed: Iterable[Column[Any]] = (),
+    computed: Collection[Column[Any]] = (),
 ) -> Attempt:
     """Return our side, from the object. ``computed`` columns were filled in, not changed by us."""
     mapper, class_facts = state.mapper, facts(state.mapper)
-    original, current, changes = _sides_of(state, version, class_facts.named(computed))
+    filled = class_facts.named(computed) if computed else ()
+    original, current, changes = _sides_of(class_facts, state, version, filled)
     for column in expressions or ():
         name = class_facts.names[column]
         changes[name] = current[name] = Computed(name)
@@ -97,14 +103,15 @@ def attempt_of(
 
 def side_as_read(state: State, version: Any) -> Values:
     """Return the original values of our side alone, with the version."""
-    token = facts(state.mapper).token
-    original, _, _ = _sides_of(state, version, ())
-    return {**original, token: version} if token else original
-
-
-def _sides_of(state: State, version: Any, filled: Collection[str]) -> tuple[Values, Values, Values]:
-    """Return the original values, the current ones and the changed ones of an object."""
     class_facts = facts(state.mapper)
+    original, _, _ = _sides_of(class_facts, state, version, ())
+    return {**original, class_facts.token: version} if class_facts.token else original
+
+
+def _sides_of(
+    class_facts: Facts, state: State, version: Any, filled: Collection[str]
+) -> tuple[Values, Values, Values]:
+    """Return the original values, the current ones and the changed ones of an object."""
     younger, edited = younger_names(state, version), changed_names(state)
     original: Values = {}
     current: Values = {}
@@ -124,15 +131,14 @@ def _sides_of(state: State, version: Any, filled: Collection[str]) -> tuple[Valu
     return original, current, changes
 
 
-def _expressions_of(state: State) -> dict[Column[Any], Any]:
+def _expressions_of(state: State, columns: Mapping[str, Any]) -> dict[Column[Any], Any]:
     """Return the SQL expressions among the values to write, in any of the object's tables.
 
     Call it before SQLAlchemy has sent them: then it takes them from the object.
     """
-    columns, held = facts(state.mapper).columns, state.dict
     found: dict[Column[Any], Any] = {}
     for name in state.committed_state:
-        value: Any = held.get(name)
+        value: Any = state.dict.get(name)
         if name in columns and is_expression(value):
             clause = value if isinstance(value, ClauseElement) else value.__clause_element__()
             found[columns[name]] = clause
@@ -199,8 +205,7 @@ def has_moved(attempt: Attempt, stored: Values | None) -> bool:
     """Return whether the row is gone, in another version, or different in a compared value."""
     if stored is None:
         return True
-    token = facts(attempt.mapper).token
-    return bool(_differ(attempt, stored, (token, *_compared_of(attempt))))
+    return bool(_differ(attempt, stored, (attempt.known.token, *_compared_of(attempt))))
 
 
 def _compared_of(attempt: Attempt) -> Collection[str]:
@@ -210,7 +215,7 @@ def _compared_of(attempt: Attempt) -> Collection[str]:
 
 def _differ(attempt: Attempt, stored: Values, names: Iterable[str]) -> frozenset[str]:
     """Return the attributes of ``names`` whose stored values differ from those that were read."""
-    same, original = facts(attempt.mapper).same, attempt.original
+    same, original = attempt.known.same, attempt.original
     return frozenset(
         name for name in names if name in original and not same(name, original[name], stored[name])
     )
@@ -243,7 +248,8 @@ def entry_of(
     ``demanded``: the caller named the attempt's version, and may not have read it. ``hidden``:
     asked if the row is missing.
     """
-    known = facts(attempt.mapper)
+    known = attempt.known
+    added = _added(attempt) if known.commuting else {}
     return Entry(
         model=attempt.mapper.class_,
         identity=attempt.identity,
@@ -253,10 +259,10 @@ def entry_of(
         current=ReadOnly(attempt.current),
         database=None if stored is None else ReadOnly(stored),
         changes=ReadOnly(attempt.changes),
-        conflicting=_conflicting(attempt, stored),
+        conflicting=_NOTHING if stored is None else _conflicting(attempt, stored, added),
         token=known.token or None,
         compared=_stored_otherwise(attempt, stored),
-        added=_NONE if not known.commuting else ReadOnly(_added(attempt)),
+        added=ReadOnly(added) if added else _NONE,
         demanded=demanded,
         table=known.name,
         maybe_hidden=stored is None and hidden is not None and hidden.of(attempt.mapper),
@@ -269,11 +275,11 @@ _NONE = ReadOnly({})
 
 def _added(attempt: Attempt) -> Values:
     """Return the differences that we add to columns, as far as they are known."""
-    class_facts, original = facts(attempt.mapper), attempt.original
+    columns, commuting, original = attempt.known.columns, attempt.known.commuting, attempt.original
     found = {
         name: difference(original[name], ours)
         for name, ours in attempt.changes.items()
-        if name in original and class_facts.columns.get(name) in class_facts.commuting
+        if name in original and columns.get(name) in commuting
     }
     return {name: more for name, more in found.items() if more is not None}
 
@@ -286,22 +292,19 @@ def sums_of(entry: Entry[Any], stored: Values) -> Values:
 
 def _stored_otherwise(attempt: Attempt, stored: Values | None) -> frozenset[str]:
     """Return the compared attributes that differ, of a row that may be loaded in part."""
-    if stored is None or not facts(attempt.mapper).compares:
+    if stored is None or not attempt.known.compares:
         return _NOTHING
     return _differ(attempt, stored, stored.keys() & _compared_of(attempt))
 
 
-def _conflicting(attempt: Attempt, stored: Values | None) -> frozenset[str]:
+def _conflicting(attempt: Attempt, stored: Values, added: Values) -> frozenset[str]:
     """Return the columns that both sides changed to different values, and their groups.
 
     A column that was set without having been loaded counts as changed by both sides: its original
     is unknown. A column to which both sides only add is no conflict, and neither is the author
     or the time of the last change: each writer sets them.
     """
-    if stored is None:
-        return _NOTHING
-    class_facts = facts(attempt.mapper)
-    added: Values = _added(attempt) if class_facts.commuting else {}
+    class_facts = attempt.known
     ignored = class_facts.ignored
     both = [
         name
@@ -318,7 +321,7 @@ def _conflicting(attempt: Attempt, stored: Values | None) -> frozenset[str]:
 
 
 def _is_changed_by_both(attempt: Attempt, name: str, ours: Any, theirs: Any) -> bool:
-    same, original = facts(attempt.mapper).same, attempt.original
+    same, original = attempt.known.same, attempt.original
     if name in original and same(name, original[name], theirs):
         return False
     return isinstance(ours, Computed) or not same(name, ours, theirs)
@@ -341,6 +344,8 @@ class Missed:
     connection: Connection
     attempt: Attempt
     stored: Values | None = None
+    #: Those of several missed rows, which ask once.
+    hidden: HiddenRows | None = None
     #: Set where no resolver may settle the row (its version is NULL, a trigger keeps it).
     problem: Exception | None = None
     resolution: Resolution | None = None
@@ -353,29 +358,20 @@ class Missed:
     after: Values | None = None
     #: The version was to move, even without another change.
     touched: bool = False
-    #: Those of several missed rows, which ask once.
-    hidden: HiddenRows | None = None
     #: SQL expressions among our new values, in every table of the row.
     expressions: Mapping[Column[Any], Any] = field(init=False)
-    _entry: Entry[Any] | None = field(init=False, default=None)
+    gone: bool = field(init=False)
+    entry: Entry[Any] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.expressions = _expressions_of(self.state)
-
-    @property
-    def entry(self) -> Entry[Any]:
-        if self._entry is None:
-            hidden = self.hidden or HiddenRows(self.connection)
-            self._entry = entry_of(self.attempt, self.stored, hidden=hidden)
-        return self._entry
+        self.expressions = _expressions_of(self.state, self.attempt.known.columns)
+        self.gone = self.stored is None
+        self.set_attempt(self.attempt)
 
     def set_attempt(self, attempt: Attempt) -> None:
         """Replace our side, and with it the entry."""
-        self.attempt, self._entry = attempt, None
-
-    @property
-    def gone(self) -> bool:
-        return self.stored is None
+        hidden = self.hidden or HiddenRows(self.connection)
+        self.attempt, self.entry = attempt, entry_of(attempt, self.stored, hidden=hidden)
 
 
 def error_if_not_written(missed: Missed) -> OptilockError | None:

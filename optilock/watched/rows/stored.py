@@ -25,7 +25,7 @@ from optilock.dialects import Database, database_of
 from optilock.dialects.rows import ask_with_hint, lock_in_turn
 from optilock.dialects.waits import Wait
 from optilock.errors import NotWritten
-from optilock.mapped import Identity, facts
+from optilock.mapped import Facts, Identity, facts
 
 Values = dict[str, Any]
 #: In front of the number of a part of the key, as a parameter.
@@ -56,16 +56,16 @@ def read_stored(
     Raises:
         NotWritten: a row can be read and not be locked, so it is not gone.
     """
-    database = database_of(connection.dialect)
+    database, known = database_of(connection.dialect), facts(mapper)
     how = _How(only, lock=lock, share=share, deleting=deleting, briefly=briefly)
-    names: Mapping[str, ColumnElement[Any]] = how.columns(mapper)
+    names: Mapping[str, ColumnElement[Any]] = how.columns(known)
     if also:
         names = {**names, **also}
-    by_row = _ReadByRow(connection, mapper, database, names, params)
+    by_row = _ReadByRow(connection, known, database, names, params)
     if len(identities) > 1:
         found = _read_together(by_row, identities, how, wait, is_kept=wait is None and not also)
     elif wait is None and not also:
-        found = _read_one(connection, mapper, database, identities[0], how) if identities else {}
+        found = _read_one(connection, known, database, identities[0], how) if identities else {}
     else:
         row = by_row.read(identities[0], how, wait)
         found = {} if row is None else {identities[0]: row}
@@ -77,12 +77,12 @@ def read_stored(
 def _read_together(
     by_row: _ReadByRow, identities: list[Identity], how: _How, wait: Wait | None, *, is_kept: bool
 ) -> dict[Identity, Values]:
-    connection, mapper, database, names, params = by_row
-    keys, table = facts(mapper).rows[0], facts(mapper).table
+    connection, known, database, names, params = by_row
+    keys, table = known.rows[0], known.table
     if is_kept:
-        query = partial(_query_of_rows, mapper, database, how)
+        query = partial(_query_of_rows, known, database, how)
     else:
-        query = partial(how.query, mapper, database, names, wait)
+        query = partial(how.query, known, database, names, wait)
     return {
         tuple(row[: len(keys)]): dict(zip(names, row[len(keys) :], strict=True))
         for row in rows_at(connection, query, table, keys, identities, params)
@@ -98,7 +98,7 @@ class _ReadByRow(NamedTuple):
     """
 
     connection: Connection
-    mapper: Mapper[Any]
+    known: Facts
     database: Database
     names: Mapping[str, ColumnElement[Any]]
     params: Mapping[str, Any] | None
@@ -134,15 +134,15 @@ class _ReadByRow(NamedTuple):
             return None
         found = self.read(identity, how, wait)  # another transaction may have inserted it by now
         if found is None and not hidden:
-            raise cannot_be_locked(self.mapper, identity)
+            raise cannot_be_locked(self.known.mapper, identity)
         return found or seen
 
     def read(self, identity: Identity, how: _How, wait: Wait | None) -> Values | None:
-        keys, table = facts(self.mapper).rows[0], facts(self.mapper).table
+        keys, table = self.known.rows[0], self.known.table
         here = [key == value for key, value in zip(keys, identity, strict=True)]
 
         def ask() -> Any:
-            query = how.query(self.mapper, self.database, self.names, wait).where(*here)
+            query = how.query(self.known, self.database, self.names, wait).where(*here)
             return _sent(self.connection, query, self.params)
 
         row = ask_with_hint(self.database, table, ask).first()
@@ -176,21 +176,20 @@ class _How(NamedTuple):
     def unlocked(self) -> _How:
         return _How(self.only, lock=False, share=False, deleting=self.deleting, briefly=False)
 
-    def columns(self, mapper: Mapper[Any]) -> Mapping[str, ColumnElement[Any]]:
-        class_facts = facts(mapper).columns
-        return {name: class_facts[name] for name in self.only} if self.only else class_facts
+    def columns(self, known: Facts) -> Mapping[str, ColumnElement[Any]]:
+        every = known.columns
+        return {name: every[name] for name in self.only} if self.only else every
 
     def query(
         self,
-        mapper: Mapper[Any],
+        known: Facts,
         database: Database,
         names: Mapping[str, ColumnElement[Any]],
         wait: Wait | None = None,
     ) -> Select[Any]:
         """Return the query for the keys of rows, then these columns, in the order of the keys."""
-        keys, rows = facts(mapper).rows
+        (keys, rows), table = known.rows, known.table
         query = select(*keys, *names.values()).select_from(rows).order_by(*keys)
-        table = facts(mapper).table
         if self.briefly:
             query = query.where(*(one.clause(parameter) for one in database.waits.brief_waits))
         if self.share:
@@ -210,43 +209,39 @@ class _One(NamedTuple):
 
 
 def _read_one(
-    connection: Connection, mapper: Mapper[Any], database: Database, identity: Identity, how: _How
+    connection: Connection, known: Facts, database: Database, identity: Identity, how: _How
 ) -> dict[Identity, Values]:
-    table = facts(mapper).table
-
     def ask() -> Any:
-        one = _query_of_one(mapper, database, how)
+        one = _query_of_one(known, database, how)
         given = dict(zip(one.keys, identity, strict=True))
         return one.names, type(connection).execute(connection, one.query, given)
 
-    names, found = ask_with_hint(database, table, ask)
+    names, found = ask_with_hint(database, known.table, ask)
     width = len(identity)
     rows = [dict(zip(names, row[width:], strict=True)) for row in found]
     return {identity: rows[0]} if rows else {}
 
 
-def _query_of_rows(mapper: Mapper[Any], database: Database, how: _How) -> Select[Any]:
+def _query_of_rows(known: Facts, database: Database, how: _How) -> Select[Any]:
     """Return the query for rows without their keys, made once."""
-    shapes = facts(mapper).shapes
-    place = "rows", database, how, database.keys.has_hint(facts(mapper).table)
-    query: Select[Any] | None = shapes.get(place)
+    place = "rows", database, how, database.keys.has_hint(known.table)
+    query: Select[Any] | None = known.shapes.get(place)
     if query is None:
-        query = shapes[place] = how.query(mapper, database, how.columns(mapper))
+        query = known.shapes[place] = how.query(known, database, how.columns(known))
     return query
 
 
-def _query_of_one(mapper: Mapper[Any], database: Database, how: _How) -> _One:
-    shapes = facts(mapper).shapes
-    place = "one row", database, how, database.keys.has_hint(facts(mapper).table)
-    one: _One | None = shapes.get(place)
+def _query_of_one(known: Facts, database: Database, how: _How) -> _One:
+    place = "one row", database, how, database.keys.has_hint(known.table)
+    one: _One | None = known.shapes.get(place)
     if one is None:
-        columns, (keys, _) = how.columns(mapper), facts(mapper).rows
+        columns, (keys, _) = how.columns(known), known.rows
         given = tuple(f"{_KEY}{number}" for number, _ in enumerate(keys))
         same = [
             key == bindparam(name, type_=key.type) for key, name in zip(keys, given, strict=True)
         ]
-        query = how.query(mapper, database, columns).where(*same)
-        one = shapes[place] = _One(query, given, tuple(columns))
+        query = how.query(known, database, columns).where(*same)
+        one = known.shapes[place] = _One(query, given, tuple(columns))
     return one
 
 
@@ -266,13 +261,14 @@ def unmoved_or_error(
     names = [
         [f"{_KEY}{number}_{part}" for part, _ in enumerate(row)] for number, row in enumerate(rows)
     ]
-    shapes, place = facts(mapper).shapes, ("unmoved", database, len(rows), briefly)
+    known, place = facts(mapper), ("unmoved", database, len(rows), briefly)
+    shapes = known.shapes
     if place not in shapes:
-        how = _How((facts(mapper).token,), lock=False, share=True, deleting=False, briefly=briefly)
-        columns = how.columns(mapper)
-        compared = [*facts(mapper).rows[0], *columns.values()]
+        how = _How((known.token,), lock=False, share=True, deleting=False, briefly=briefly)
+        columns = how.columns(known)
+        compared = [*known.rows[0], *columns.values()]
         each = (_same(compared, parameters) for parameters in names)
-        query = how.query(mapper, database, columns).where(or_(*each))
+        query = how.query(known, database, columns).where(or_(*each))
         shapes[place] = database.forms.found_or_error(query, len(rows))
     statement, pairs = shapes[place], zip(names, rows, strict=True)
     given = {name: value for each in pairs for name, value in zip(*each, strict=True)}

@@ -117,6 +117,12 @@ def _outcome_is_known(state: State) -> None:
 # -- refusals --------------------------------------------------------------------------------------
 
 
+def unknown_version_error(state: State, key: tuple[Any, ...]) -> ConfigurationError:
+    """Return the error of an object whose version is NULL, or was never read."""
+    reason = unseen_row_error if is_never_read(state) else missing_version_error
+    return reason(state.mapper, key)
+
+
 def missing_version_error(mapper: Mapper[Any], key: tuple[Any, ...]) -> ConfigurationError:
     """Return the error of a row without a version, with SQL to repair the table."""
     token = mapper.version_id_col

@@ -36,26 +36,19 @@ class _Context:
 
 
 class AcceptedResult:
-    """The result for rows that are held: every one of them counts as written."""
+    """The result for rows that are held, or left out: every one of them counts as written.
+
+    Without a shape, they are rows of a statement without a version.
+    """
 
     __slots__ = ("context", "rowcount", "shape")
     returned_defaults = None
 
-    def __init__(self, shape: Shape, *params: Params) -> None:
+    def __init__(self, shape: Shape | None, *params: Params) -> None:
         self.shape = shape
-        self.context = _Context(_Columns(shape.prefetch, shape.postfetch), params)
-        self.rowcount = len(params)
-
-
-class EmptyResult:
-    """The result where every row of a statement was left out."""
-
-    __slots__ = ("context", "rowcount")
-    returned_defaults = None
-
-    def __init__(self, params: list[Params]) -> None:
         # lists: SQLAlchemy adds to them
-        self.context = _Context(_Columns([], []), tuple(params), executemany=True)
+        columns = _Columns(shape.prefetch, shape.postfetch) if shape else _Columns([], [])
+        self.context = _Context(columns, params, executemany=shape is None)
         self.rowcount = len(params)
 
     def supports_sane_multi_rowcount(self) -> bool:

@@ -12,7 +12,8 @@ whose rows are not written yet and are in another version than the objects.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from itertools import chain
 from typing import Any
 
 from sqlalchemy import Connection, Dialect, select
@@ -24,18 +25,18 @@ from optilock.conditions.write import Lost, Write
 from optilock.dialects import database_of
 from optilock.dialects.rows import LockAndLook, execute_unguarded
 from optilock.errors import Action, ConfigurationError
-from optilock.mapped import Identity, State, facts
+from optilock.mapped import Identity, State, facts, identity_of
 from optilock.mapping.original_values import is_written_by_flush, values_read
 from optilock.undocumented.flushes import states_marked_deleted
 from optilock.watched.rows.entries import Missed, attempt_of
-from optilock.watched.rows.seen import is_never_read, version_seen
+from optilock.watched.rows.seen import version_seen
 from optilock.watched.rows.stored import Values, read_stored
-from optilock.watched.rows.unknown_versions import (
-    missing_version_error,
-    unseen_row_error,
-)
+from optilock.watched.rows.unknown_versions import unknown_version_error
 from optilock.watched.session.connections import binds_of_sessions, connection_to_write
 from optilock.watched.session.record import session_record
+
+#: Writes the rows of one table, and returns the ones that were changed or gone.
+Send = Callable[[Connection, list[Write]], list[Write]]
 
 
 def send(connection: Connection, writes: list[Write], *, locked: bool = False) -> list[Write]:
@@ -126,7 +127,7 @@ def read_demanded(
     }
 
 
-def resend(connection: Connection, lost: list[Lost]) -> list[Lost]:
+def resend(connection: Connection, lost: list[Lost], send: Send = send) -> list[Lost]:
     """Write the rows whose conditions hold again; return the others, and those that miss.
 
     Another transaction had moved such a row, and has put it back between the write and the lock.
@@ -173,29 +174,24 @@ def find_moved(session: Session, states: Iterable[State], *, deleting: bool) -> 
 def _find_moved(
     session: Session, mapper: Mapper[Any], states: list[State], *, deleting: bool
 ) -> list[Missed]:
-    connection = connection_to_write(session, mapper)
-    database_of(connection.dialect).locks.begin_writing(connection, facts(mapper).table)
-    read = {state: _as_read(state, deleting=deleting) for state in states}
-    key = facts(mapper).keys[0]
-    names = tuple(dict.fromkeys((key, *(name for values in read.values() for name in values))))
-    identities = [_identity(state) for state in states]
+    connection, known = connection_to_write(session, mapper), facts(mapper)
+    database_of(connection.dialect).locks.begin_writing(connection, known.table)
+    read = {identity_of(state): _as_read(state, deleting=deleting) for state in states}
+    names = tuple(dict.fromkeys((known.keys[0], *chain.from_iterable(read.values()))))
     demands = session_record(session).demands
-    found, lost = read_demanded(demands, connection, mapper, identities, names, deleting=deleting)
-    moved = [
-        state
-        for state in states
-        if not _is_unmoved(connection, state, read[state], found) or lost.get(_identity(state))
-    ]
+    found, lost = read_demanded(demands, connection, mapper, [*read], names, deleting=deleting)
+    moved = {
+        key: state
+        for state, (key, values) in zip(states, read.items(), strict=True)
+        if lost.get(key) or not _is_unmoved(connection, state, values, found.get(key))
+    }
     if not moved:
         return []
-    identities = [_identity(state) for state in moved]
-    stored = read_stored(connection, mapper, identities, deleting=deleting, hidden=True)
-    missed = [_missed(session, connection, state, read[state], stored) for state in moved]
-    for one in missed:
-        one.problem = one.problem or first_explanation(
-            lost.get(_identity(one.state), ()), one.entry
-        )
-    return missed
+    stored = read_stored(connection, mapper, [*moved], deleting=deleting, hidden=True)
+    return [
+        _missed(session, connection, state, read[key], stored.get(key), lost.get(key, ()))
+        for key, state in moved.items()
+    ]
 
 
 def _missed(
@@ -203,14 +199,18 @@ def _missed(
     connection: Connection,
     state: State,
     read: Values,
-    stored: Mapping[Any, Values],
+    stored: Values | None,
+    failed: Iterable[Condition],
 ) -> Missed:
     token = facts(state.mapper).token
     action: Action = "delete" if state in states_marked_deleted(session) else "update"
-    attempt = attempt_of(state, action, read.get(token) if token else None)
-    problem = _problem(state.mapper, state, read, stored)
-    row = stored.get(_identity(state))
-    return Missed(state, state.obj(), connection, attempt, row, problem=problem)
+    attempt = attempt_of(state, action, read.get(token))
+    missed = Missed(state, state.obj(), connection, attempt, stored)
+    if token and read[token] is None and stored is not None:
+        missed.problem = unknown_version_error(state, attempt.identity)
+    else:
+        missed.problem = first_explanation(failed, missed.entry)
+    return missed
 
 
 def _as_read(state: State, *, deleting: bool) -> Values:
@@ -220,36 +220,23 @@ def _as_read(state: State, *, deleting: bool) -> Values:
     return {token: expected_version(state, token), **values} if token else values
 
 
-def _is_unmoved(
-    connection: Connection, state: State, read: Values, stored: Mapping[Any, Values]
-) -> bool:
-    row = stored.get(_identity(state))
-    return _is_as_read(state.mapper, read, row) or _is_as_written(connection, state, read, stored)
+def _is_unmoved(connection: Connection, state: State, read: Values, row: Values | None) -> bool:
+    """Return whether the row is as it was read, or as this session wrote it.
 
-
-def _is_as_read(mapper: Mapper[Any], read: Values, stored: Values | None) -> bool:
-    if stored is None or read.get(facts(mapper).token, 0) is None:
-        return False
-    same = facts(mapper).same
-    return all(same(name, value, stored[name]) for name, value in read.items())
-
-
-def _is_as_written(
-    connection: Connection, state: State, read: Values, stored: Mapping[Any, Values]
-) -> bool:
-    """Return whether values differ only because a column keeps less than this session wrote.
-
-    A fraction of a second, a fourth decimal place: the database computes the stored form of them.
+    A column may keep less than that: a fraction of a second, a fourth decimal place. The database
+    computes the stored form of these.
     """
-    row = stored.get(_identity(state))
-    class_facts = facts(state.mapper)
-    token = class_facts.token
-    if row is None or not is_written_by_flush(state) or (token and read[token] != row[token]):
+    known = facts(state.mapper)
+    if row is None or read.get(known.token, 0) is None:
         return False
-    names = [n for n, v in read.items() if n != token and not class_facts.same(n, v, row[n])]
-    if any(read[name] is None or row[name] is None for name in names):
+    other = {n: (value, row[n]) for n, value in read.items() if not known.same(n, value, row[n])}
+    if not other:
+        return True
+    if known.token in other or not is_written_by_flush(state):
         return False
-    return _are_kept(connection, state.mapper, {n: (read[n], row[n]) for n in names})
+    if any(None in values for values in other.values()):
+        return False
+    return _are_kept(connection, state.mapper, other)
 
 
 def _are_kept(
@@ -273,23 +260,6 @@ def _are_kept(
     kept = type(connection).execute(connection, select(*stored_forms)).one()
     same = facts(mapper).same
     return all(same(name, form, values[name][1]) for name, form in zip(names, kept, strict=True))
-
-
-def _problem(
-    mapper: Mapper[Any], state: State, read: Values, stored: Mapping[Any, Values]
-) -> Exception | None:
-    identity = _identity(state)
-    token = facts(mapper).token
-    if token and read[token] is None and identity in stored:
-        return (unseen_row_error if is_never_read(state) else missing_version_error)(
-            mapper, identity
-        )
-    return None
-
-
-def _identity(state: State) -> tuple[Any, ...]:
-    assert state.key is not None
-    return tuple(state.key[1])
 
 
 def expected_version(state: State, token: str) -> Any:

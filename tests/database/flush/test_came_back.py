@@ -16,20 +16,12 @@ from sqlalchemy.orm import Mapped, Session, mapped_column
 
 from optilock import Entry, Versioned, bulk_delete, bulk_update
 from optilock.testing import count_statements
-from optilock.tokens import CompareValues, RowVersion
+from optilock.tokens import RowVersion
 from tests.engines import Target
 from tests.support.models import Account, Base, Page, key
 
 WRITES = ("UPDATE", "DELETE", "WITH")
 servers = pytest.mark.engines("postgresql", "mariadb")
-
-
-class Plain(Versioned, Base):
-    __tablename__ = "came_back_plain"
-    __version_token__ = CompareValues.all()
-    id: Mapped[int] = key()
-    size: Mapped[int] = mapped_column(default=0)
-    weight: Mapped[int] = mapped_column(default=0)
 
 
 class Made(Versioned, Base):
@@ -132,24 +124,6 @@ def test_a_row_that_is_as_it_was_read_again_is_written(
     )
     verb = "UPDATE" if write is edit else "DELETE"
     assert sent.statements[-1].text.startswith(verb)  # once more, and nothing after it
-
-
-@servers
-@pytest.mark.parametrize("write", ["update", "delete"])
-def test_a_row_of_compared_values_is_written(store, watched_on, committed, stored, away, write):
-    store(Plain(id=1))
-    session = watched_on(committed, never)
-    plain = session.get_one(Plain, 1)
-    plain.size = 7
-    if write == "delete":
-        session.delete(plain)
-    leave, come = (f"UPDATE came_back_plain SET weight = {n}" for n in (5, 0))
-    waiting = before_the_look(session, away(Plain.__table__, leave, come))
-    session.commit()
-
-    assert not waiting
-    row = stored(Plain, 1)
-    assert row is None if write == "delete" else row == {"id": 1, "size": 7, "weight": 0}
 
 
 @servers

@@ -9,9 +9,11 @@ from sqlalchemy.orm import (
     Session,
     make_transient_to_detached,
     mapped_column,
+    relationship,
+    sessionmaker,
 )
 
-from optilock import ConfigurationError, Versioned, client_wins, merge_fields, store_wins
+from optilock import ConfigurationError, Versioned, client_wins, merge_fields, store_wins, watch
 from optilock.statements import no_bump
 from optilock.tokens import CompareValues, Counter, Timestamp
 from optilock.watched.session.record import options
@@ -49,6 +51,44 @@ class Letter(Paper):
     body: Mapped[str | None]
     views: Mapped[int | None]
     __mapper_args__ = {"polymorphic_identity": "letter"}
+
+
+class Cupboard(Versioned, Base):
+    __tablename__ = "inherited_cupboards"
+    __version_ignore__ = ("views",)
+    id: Mapped[int] = key()
+    kind: Mapped[str] = mapped_column(String(20))
+    views: Mapped[int | None]
+    __mapper_args__ = {"polymorphic_on": "kind", "polymorphic_identity": "cupboard"}
+
+
+class Wardrobe(Cupboard):
+    __tablename__ = "inherited_wardrobes"
+    id: Mapped[int] = mapped_column(ForeignKey("inherited_cupboards.id"), primary_key=True)
+    body: Mapped[str | None]
+    __mapper_args__ = {"polymorphic_identity": "wardrobe"}
+
+
+class TramDepot(Versioned, Base):
+    __tablename__ = "inherited_depots"
+    id: Mapped[int] = key()
+    trams: Mapped[list[DepotTram]] = relationship(cascade="all, delete-orphan")
+
+
+class DepotCar(Base):
+    __tablename__ = "inherited_cars"
+    id: Mapped[int] = key()
+    kind: Mapped[str] = mapped_column(String(20))
+    __mapper_args__ = {"polymorphic_on": "kind", "polymorphic_identity": "car"}
+
+
+class DepotTram(Versioned, DepotCar):
+    """Its version is in the table that is deleted first."""
+
+    __tablename__ = "inherited_trams"
+    id: Mapped[int] = mapped_column(ForeignKey("inherited_cars.id"), primary_key=True)
+    depot_id: Mapped[int | None] = mapped_column(ForeignKey("inherited_depots.id"))
+    __mapper_args__ = {"polymorphic_identity": "tram"}
 
 
 class Sheet(Versioned, Base):
@@ -110,6 +150,40 @@ def test_ignored_columns_of_a_child_do_not_move_it_beside_values_that_stay(
     obj.views, obj.body = 3, "b"
     session.commit()
     assert stored(model, 1)["version"] > before
+
+
+def test_an_orphan_with_the_version_in_the_childs_table_is_deleted(store, watched, stored):
+    store(TramDepot(id=1, trams=[DepotTram(id=1), DepotTram(id=2)]))
+    session = watched()
+    depot = session.get_one(TramDepot, 1)
+    depot.trams.pop(0)
+    session.commit()
+    assert (stored(DepotTram, 1), stored(DepotCar, 1)) == (None, None)
+    assert stored(DepotTram, 2)["version"] == 1
+
+
+@alive
+@rows
+def test_an_ignored_column_of_the_parent_does_not_hide_a_change_of_the_child(
+    store, watched, refused, stored, engine, count
+):
+    store(*(Wardrobe(id=n, body="a") for n in range(count)))
+    session = watched()
+    for wardrobe in session.scalars(select(Wardrobe)):
+        wardrobe.views, wardrobe.body = 1, "mine"
+    session.commit()
+    assert [stored(Wardrobe, n)["version"] for n in range(count)] == [2] * count
+
+    wardrobes = session.scalars(select(Wardrobe)).all()
+    with watch(sessionmaker(engine))() as other:
+        other.get_one(Wardrobe, 0).body = "theirs"
+        other.commit()
+    for wardrobe in wardrobes:
+        wardrobe.views, wardrobe.body = 2, "again"
+    [entry] = refused(session).entries
+    assert (entry.identity, entry.conflicting) == ((0,), {"body"})
+    session.rollback()
+    assert stored(Wardrobe, 0)["body"] == "theirs"
 
 
 @rows
