@@ -47,9 +47,9 @@ def rename_options(given: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         ConfigurationError: old and new options contradict each other.
     """
+    if _INSTEAD.keys().isdisjoint(given):
+        return dict(given)
     now = {name: value for name, value in given.items() if name not in _INSTEAD}
-    if len(now) == len(given):
-        return now
     old = {name: value for name, value in given.items() if name in _INSTEAD}
     for name in old:
         warn_caller(

@@ -245,10 +245,9 @@ def options_from(given: Mapping[str, Any]) -> tuple[Policy | None, Options]:
     if not given:
         return None, _NONE
     about_unit = rename_options(given)
-    unknown = next((name for name in about_unit if name not in _KNOWN), None)
-    if unknown is not None:
+    if unknown := about_unit.keys() - _KNOWN.keys():
         raise ConfigurationError(
-            f"unit_of_work() has no option {unknown!r}; it has {', '.join(_KNOWN)}."
+            f"unit_of_work() has no option {min(unknown)!r}; it has {', '.join(_KNOWN)}."
         )
     policy = _policy_of(about_unit.pop("attempts", None), about_unit.pop("retry", None))
     return policy, _of_unit(about_unit)
@@ -312,4 +311,4 @@ def spelled_out(*, sessions: Any) -> inspect.Signature:
     return inspect.Signature([first, *of_unit, *of_retry])
 
 
-_KNOWN = ["attempts", "retry", *(field.name for field in fields(Options))]
+_KNOWN = dict.fromkeys(["attempts", "retry", *(field.name for field in fields(Options))])

@@ -338,7 +338,7 @@ def test_removed_options_of_a_retry_are_the_rule_of_the_retry():
     with pytest.warns(
         DeprecationWarning, match=r"write retry=retrying\((on|wait_initial)="
     ) as told:
-        unit = unit_of_work(SESSIONS, retry=retrying(attempts=3, on=LookupError, wait_initial=0))
+        unit = unit_of_work(SESSIONS, attempts=3, on=LookupError, wait_initial=0)
     assert len(told) == 2
     with pytest.raises(LookupError):
         unit(hopeless)()
