@@ -198,9 +198,8 @@ def _read_lost(flush: Flush, connection: Connection, writes: list[Write]) -> lis
 
 def _record_miss(flush: Flush, connection: Connection, lost: list[Lost], *, sent: int) -> None:
     """Record rows that were not written, of the ``sent`` ones that went together."""
-    if flush.short is None:
-        shape = lost[0].write.shape
-        flush.short = ShortCount(shape.table, shape.deletes, sent, len(lost))
+    shape = lost[0].write.shape
+    flush.note_short(ShortCount(shape.table, shape.deletes, sent, len(lost)))
     missed, hidden = [], HiddenRows(connection)
     for row in lost:
         one = _missed(flush, connection, row, hidden)

@@ -41,7 +41,7 @@ def judge_ahead(flush: Flush, statement: Any, params: Any) -> None:
         for state in flush.uow.mappers[mapper]:
             if state not in flush.looked and _is_written(flush, state):
                 mine[state] = None
-    flush.looked |= mine.keys()
+    flush.note_looked(mine)
     for deleting in (False, True):
         judge_objects(flush, [s for s in mine if flush.is_delete(s) is deleting], deleting=deleting)
 
@@ -81,11 +81,11 @@ def _is_written(flush: Flush, state: State) -> bool:
 def judge_objects(flush: Flush, states: list[State], *, deleting: bool) -> None:
     """Lock and check the rows; nothing is sent for those that moved, or are not as demanded."""
     found = find_moved(flush.session, states, deleting=deleting) if states else []
-    if found and flush.short is None:
+    if found:
         table = facts(found[0].state.mapper).table
         same = {state for state in states if facts(state.mapper).table is table}
         lost = sum(one.state in same for one in found)
-        flush.short = ShortCount(table, deleting, len(same), lost)
+        flush.note_short(ShortCount(table, deleting, len(same), lost))
     flush.skip(missed.state for missed in found)
     for missed in found:
         flush.add_miss(missed)

@@ -50,9 +50,9 @@ from optilock.watched.guard.records import Flush
 from optilock.watched.guard.route import pass_through, route_link_rows, route_statement
 from optilock.watched.rows.entries import AFTER_DELETE, AFTER_UPDATE
 from optilock.watched.session.record import RECORD_KEY, is_strict
+from optilock.watched.statements.by_table import follow_statement
 from optilock.watched.statements.call import single_key_of
 from optilock.watched.statements.demand_checks import add_demands_for_table
-from optilock.watched.statements.follower import objects_follow
 from optilock.watched.statements.given_versions import with_next_version
 from optilock.watched.statements.refusals import (
     checked_upsert,
@@ -305,8 +305,8 @@ def write_by_hand(
     if flush.uow is None or (found is None and flush.record.in_statement):
         return native(statement, params, **options)
     statement = keep_version_of_table(flush.session, statement, params)
-    with objects_follow(flush.session, connection, statement, params, flush=flush):
-        return native(statement, params, **options)
+    send = functools.partial(native, statement, params, **options)
+    return follow_statement(flush.session, connection, statement, params, send, flush)
 
 
 def _is_of_a_row_written(flush: Flush, statement: Any, params: Any) -> bool:

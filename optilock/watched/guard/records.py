@@ -166,6 +166,14 @@ class Flush:
         self.missed_states[missed.state] = missed
         self.listen(self)
 
+    def note_short(self, short: ShortCount) -> None:
+        """Keep the first statement that did not find all of its rows."""
+        self.short = self.short or short
+
+    def note_looked(self, states: Iterable[State]) -> None:
+        """Note that these objects are compared before their statement."""
+        self.looked = self.looked.union(states)
+
     def skip(self, states: Iterable[State]) -> None:
         """Write nothing for these objects any more."""
         self.skipped = self.skipped.union(states)

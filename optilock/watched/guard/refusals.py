@@ -135,7 +135,7 @@ def judge_deletes(flush: Flush, objects: Any) -> None:
         for state in deleted
         if has_dependents(state.mapper) or (state.key in replaced and facts(state.mapper).compares)
     ]
-    flush.looked |= set(states)
+    flush.note_looked(states)
     missed = find_moved(flush.session, states, deleting=True)
     if missed:
         _settle(flush, missed, objects)

@@ -10,7 +10,6 @@ by_table            ``update(table)``, also on the session's connection
 demand_checks       compares the rows with the session's demands
 version             moves or keeps their versions
 given_versions      replaces versions that a program gives
-follower            lets the session's objects follow
 rollback_effects    records what a rollback takes back
 scopes              finds the scopes of the rows
 written_rows        notes the rows for the event after COMMIT

@@ -22,6 +22,7 @@ from typing import Any
 
 from sqlalchemy import Connection, bindparam
 from sqlalchemy.orm import Mapper, Session
+from sqlalchemy.orm.attributes import instance_state
 from sqlalchemy.orm.exc import StaleDataError
 
 from optilock import events
@@ -36,6 +37,7 @@ from optilock.errors import (
 from optilock.mapped import Identity, State, facts
 from optilock.mapping.moves import declare_joined_moves
 from optilock.watched.rows.entries import Attempt, HiddenRows, entry_of, has_moved
+from optilock.watched.rows.seen import version_seen
 from optilock.watched.rows.stored import Values, read_stored
 from optilock.watched.session.connections import (
     connection_to_write,
@@ -44,7 +46,12 @@ from optilock.watched.session.connections import (
 )
 from optilock.watched.session.record import session_record
 from optilock.watched.statements.call import Call
-from optilock.watched.statements.follower import objects_follow_rows
+from optilock.watched.statements.rollback_effects import (
+    keep_promises,
+    keep_versions,
+    promised_rows,
+    take_over_versions,
+)
 from optilock.watched.statements.version import VersionType, column_in, columns_set
 
 WRITING_BY_KEY = "Writing rows by primary key"
@@ -65,53 +72,50 @@ def update_by_key(call: Call, mapper: Mapper[Any]) -> Any:
         )
     refuse_assigned(mapper, "an UPDATE by primary key")
     refuse_unversioned(mapper, call.params)
+    refuse_autocommit(call.connection(mapper), WRITING_BY_KEY)
+    with report_stale_rows(call.session, lambda: attempts_of(mapper, call.params)):
+        return _send(call, mapper)
+
+
+def _send(call: Call, mapper: Mapper[Any]) -> Any:
+    """Send the rows; objects that hold the version named by their row get the new one."""
     call.flush_before()
-    columns = columns_set(mapper, call.statement, None)
-    by_all = [name for name, column in facts(mapper).columns.items() if column in columns]
-    objects: dict[Identity, State] | None = None if call.synchronizes else {}
-    given = call.session, call.connection(mapper), mapper, call.params
-    with writing_rows(*given, objects, by_all=by_all):
-        return call.without_synchronizing().send()
+    session, rows = call.session, call.params
+    key = facts(mapper).token
+    held = _objects_of_rows(session, mapper, rows)
+    with keep_versions(mapper, [state for state, _ in held]), declare_joined_moves():
+        result = call.send()
+    if leaves_versions(mapper):
+        columns = columns_set(mapper, call.statement, None)
+        set_by_all = {name: None for name, one in facts(mapper).columns.items() if one in columns}
+        move_left_versions(call.connection(mapper), mapper, [{**set_by_all, **row} for row in rows])
+    matched = [(state, row[key]) for state, row in held if version_seen(state, key) == row[key]]
+    promised = promised_rows(session, mapper)
+    if promised:
+        names = facts(mapper).keys
+        named = {tuple(row.get(name) for name in names): row[key] for row in rows}
+        keep_promises(session, promised, named)
+    if matched and call.synchronizes:
+        take_over_versions(session, call.connection(mapper), mapper, matched, certain=True)
+    return result
 
 
-@contextmanager
-def writing_rows(
-    session: Session,
-    connection: Connection,
-    mapper: Mapper[Any],
-    rows: list[Any],
-    objects: Mapping[Identity, State] | None = None,
-    *,
-    by_all: Iterable[str] = (),
-) -> Iterator[None]:
-    """Report rows that have moved, and let versions and objects follow the others.
-
-    Args:
-        objects: those that follow, by their keys; without it, all of the session.
-        by_all: attributes that each row gets besides its own.
-    """
-    refuse_autocommit(connection, WRITING_BY_KEY)
-    report = report_stale_rows(session, lambda: attempts_of(mapper, rows))
-    with report, objects_follow_rows(session, connection, mapper, rows, objects):
-        with declare_joined_moves():
-            yield
-        _move_left_versions(connection, mapper, rows, by_all)
+def leaves_versions(mapper: Mapper[Any]) -> bool:
+    """Return whether a row may be written by key without a column of its version's table."""
+    class_facts = facts(mapper)
+    return len(mapper.tables) > 1 and class_facts.by_database and not class_facts.by_itself
 
 
-def _move_left_versions(
-    connection: Connection, mapper: Mapper[Any], rows: list[Any], by_all: Iterable[str]
-) -> None:
+def move_left_versions(connection: Connection, mapper: Mapper[Any], rows: list[Any]) -> None:
     """Move the versions that SQLAlchemy left: it wrote no other column of their table.
 
     SQLAlchemy has compared them, so the rows are locked.
     """
     class_facts = facts(mapper)
-    if len(mapper.tables) == 1 or not class_facts.by_database or class_facts.by_itself:
-        return
     token, table = class_facts.version, class_facts.version.table
     own = {name for name, column in class_facts.columns.items() if column.table is table}
     key_and_version = {*class_facts.keys, class_facts.token}
-    sets = [(row, {*row, *by_all} - key_and_version) for row in rows]
+    sets = [(row, row.keys() - key_and_version) for row in rows]
     left = [row for row, names in sets if names and own.isdisjoint(names)]
     if not left:
         return
@@ -124,6 +128,20 @@ def _move_left_versions(
         named = {f"optilock_key_{n}": row[name] for n, name in enumerate(class_facts.keys)}
         params = {**named, "optilock_expected": row[class_facts.token]}
         type(connection).execute(connection, statement, params)
+
+
+def _objects_of_rows(
+    session: Session, mapper: Mapper[Any], rows: list[Any]
+) -> list[tuple[State, Any]]:
+    """Return the objects of ``rows`` that the session holds, each with its row."""
+    names = facts(mapper).keys
+    found = []
+    for row in rows if session.identity_map else ():
+        key = mapper.identity_key_from_primary_key(tuple(row.get(name) for name in names))
+        obj = session.identity_map.get(key)
+        if obj is not None:
+            found.append((instance_state(obj), row))
+    return found
 
 
 # -- refusals --------------------------------------------------------------------------------------

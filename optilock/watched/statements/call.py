@@ -67,11 +67,6 @@ class Call:
         """Return whether the session is to update its objects."""
         return self.chosen.get("synchronize_session", "auto") is not False
 
-    def without_synchronizing(self) -> Call:
-        """Return the same call, after which SQLAlchemy updates no objects."""
-        chosen = {**(self.options.get("execution_options") or {}), "synchronize_session": False}
-        return replace(self, options={**self.options, "execution_options": chosen})
-
     def connection(self, mapper: Mapper[Any] | None = None) -> sa.Connection:
         """Return its connection, for a statement of the class if given; the transaction begins."""
         binds = {"clause": self.statement} if mapper is None else bind_to_write(mapper)

@@ -10,10 +10,9 @@ three more things.
 
 * Objects of these rows that the session holds get the new version, so that the next flush does not
   conflict with the session's own statement. Before the statement their rows are locked and read: an
-  object that is older than its row keeps its version, and conflicts later. The others are read
-  again afterwards (:mod:`optilock.watched.statements.follower`). Both SELECTs are sent only when
-  the session holds objects of the class. With ``synchronize_session=False`` none is sent, and the
-  objects conflict until they are refreshed.
+  object that is older than its row keeps its version, and conflicts later. This is one SELECT, sent
+  only when the session holds objects of the class. With ``synchronize_session=False`` none is sent,
+  and the objects conflict until they are refreshed.
 * Where the columns and the version are in different tables of one object, the version moves as
   well. An UPDATE of an alias is refused. (:mod:`optilock.watched.statements.version`)
 * Where only ignored columns change, the version does not move.
@@ -23,8 +22,9 @@ Rows by primary key: :mod:`optilock.watched.statements.by_key`. An upsert has to
 
 Statements on ``session.connection()`` between flushes are the session's own, too. From the first
 call of it to the end of the transaction, the connection handles UPDATE and DELETE as it does during
-a flush (:mod:`optilock.watched.guard.connection`): the session's objects follow the statement. A
-session that never uses its connection pays nothing.
+a flush (:mod:`optilock.watched.guard.connection`): the session's objects follow the statement
+(:mod:`optilock.watched.statements.by_table`). A session that never uses its connection pays
+nothing.
 
 Two sessions on one connection are two authors, and the sender of a statement on it is unknown.
 While both use it no object follows: an object that is older than its row conflicts, so no change is
@@ -63,19 +63,19 @@ from optilock.watched.session.record import (
 )
 from optilock.watched.statements.by_criteria import (
     delete_promised,
-    send_and_follow,
     update_by_criteria,
     update_with_children,
 )
 from optilock.watched.statements.by_key import refuse_compared, update_by_key
 from optilock.watched.statements.by_table import (
+    follow_statement,
     refuse_by_key_in_flush,
     send_in_flush,
+    update_compared_rows,
     update_table,
 )
 from optilock.watched.statements.call import Call, Execute, mark_statement
 from optilock.watched.statements.demand_checks import add_demands, add_demands_for_table
-from optilock.watched.statements.follower import objects_follow
 from optilock.watched.statements.given_versions import with_next_version
 from optilock.watched.statements.refusals import (
     checked_upsert,
@@ -88,6 +88,7 @@ from optilock.watched.statements.refusals import (
     writes_rows,
 )
 from optilock.watched.statements.rollback_effects import (
+    note_statement,
     note_unseen_rows,
     unseen_rows_of,
 )
@@ -224,7 +225,7 @@ def _delete(call: Call, mapper: Mapper[Any], *, flushing: bool) -> Any:
     if flushing:
         return send_in_flush(call, mapper)
     if session_record(call.session).promises:
-        return delete_promised(call, mapper)
+        delete_promised(call, mapper)
     return call.send()
 
 
@@ -234,10 +235,14 @@ def _update(call: Call, mapper: Mapper[Any], *, flushing: bool) -> Any:
         refuse_by_key_in_flush(mapper)
     if by_key:
         refuse_compared(mapper, f"an UPDATE of {mapper.class_.__name__} by primary key")
+    if facts(mapper).guarded:
+        _note(call, mapper)
     if not facts(mapper).token:
         return _update_without_version(call, mapper)
     if by_key:
         return update_by_key(call, mapper)
+    if isinstance(call.params, list):
+        return call.send()
     return update_by_criteria(call, mapper)
 
 
@@ -245,10 +250,16 @@ def _update_without_version(call: Call, mapper: Mapper[Any]) -> Any:
     """Send an UPDATE of a class without a version of its own."""
     children = versioned_children(mapper)
     if children:
+        _note(call, mapper)
         return update_with_children(call, mapper, children)
-    if facts(mapper).compares:
-        return send_and_follow(call, mapper)
+    if facts(mapper).compares and call.synchronizes:
+        return update_compared_rows(call, mapper)
     return call.send()
+
+
+def _note(call: Call, mapper: Mapper[Any]) -> None:
+    call.connection(mapper)  # begins the transaction
+    note_statement(call.session, mapper)
 
 
 def _note_unseen(call: Call, statement: Any) -> None:
@@ -413,8 +424,8 @@ def _execute_change(
             session, connection, statement, parameters, record.demands
         )
     statement = keep_version_of_table(session, statement, parameters)
-    with objects_follow(session, connection, statement, parameters):
-        result = native(statement, parameters, **options)
+    send = functools.partial(native, statement, parameters, **options)
+    result = follow_statement(session, connection, statement, parameters, send)
     if events.listeners_to_rows:
         note_statement_rows(session, statement, parameters, result)
     return result

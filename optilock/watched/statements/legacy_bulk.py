@@ -6,9 +6,7 @@ They write rows by primary key, under the rules of :mod:`optilock.watched.statem
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Mapping
-from functools import partial
-from itertools import groupby
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from sqlalchemy import inspect
@@ -17,10 +15,12 @@ from sqlalchemy.orm.attributes import instance_state
 
 from optilock import events
 from optilock.errors import ConfigurationError
-from optilock.mapped import Identity, State, facts, identity_of
+from optilock.mapped import State, facts, identity_of, place_of
+from optilock.mapping.moves import declare_joined_moves
 from optilock.mapping.scopes import has_scopes
 from optilock.undocumented.mappers import mark_unchanged
-from optilock.watched.rows.seen import recall_version, version_seen
+from optilock.watched.rows.entries import Attempt
+from optilock.watched.rows.seen import recall_version, undo_of_move, version_seen
 from optilock.watched.scopes.transaction import note_moves
 from optilock.watched.session.connections import connection_to_write, refuse_autocommit
 from optilock.watched.session.record import is_strict, session_record
@@ -30,30 +30,50 @@ from optilock.watched.statements.demand_checks import check_rows_by_key
 from optilock.watched.statements.refusals import refuse_unversioned_class
 from optilock.watched.statements.rollback_effects import (
     UnseenRows,
+    note_statement,
     note_unseen_rows,
+    versions_after,
 )
 from optilock.watched.statements.scopes import keys_of_new_row, moves_by_key
-from optilock.watched.statements.written_rows import note_rows_by_key
+from optilock.watched.statements.written_rows import note_rows_by_key, note_saved
 
 
 def guarded_bulk_update(original: Execute) -> Execute:
     """Replace ``bulk_update_mappings``, and refuse rows without a version before it."""
 
     @functools.wraps(original)
-    def bulk_update_mappings(self: Session, mapper: Any, mappings: Iterable[Any]) -> Any:
+    def bulk_update_mappings(self: Session, mapper: Any, mappings: Iterable[Any]) -> None:
         session_record(self).note_other_statement(writes=True)
         rows = list(mappings)
         found = inspect(mapper, raiseerr=False)
-        if not isinstance(found, Mapper):
-            return original(self, mapper, rows)
-        if is_strict(self):
-            refuse_unversioned_class(found)
-        by_key.refuse_compared(found, "bulk_update_mappings()")
-        if facts(found).token:
-            by_key.refuse_assigned(found, "bulk_update_mappings()")
-            by_key.refuse_unversioned(found, rows)
-        _Update(self, found, rows).send(lambda: original(self, mapper, rows))
-        return None
+        if isinstance(found, Mapper):
+            if is_strict(self):
+                refuse_unversioned_class(found)
+            by_key.refuse_compared(found, "bulk_update_mappings()")
+            check_rows_by_key(self, found, rows)
+        if not isinstance(found, Mapper) or not facts(found).token:
+            keys = moves_by_key(self, found, rows) if isinstance(found, Mapper) else set()
+            original(self, mapper, rows)
+            if keys:
+                note_moves(self, found, keys)
+            if events.listeners_to_rows and isinstance(found, Mapper):
+                note_rows_by_key(self, found, "update", rows)
+            return
+        by_key.refuse_assigned(found, "bulk_update_mappings()")
+        by_key.refuse_unversioned(found, rows)
+        refuse_autocommit(connection_to_write(self, found), by_key.WRITING_BY_KEY)
+        note_statement(self, found)
+        keys = moves_by_key(self, found, rows)
+        with (
+            by_key.report_stale_rows(self, lambda: by_key.attempts_of(found, rows)),
+            declare_joined_moves(),
+        ):
+            original(self, mapper, rows)
+        if by_key.leaves_versions(found):
+            by_key.move_left_versions(connection_to_write(self, found), found, rows)
+        note_moves(self, found, keys)
+        if events.listeners_to_rows:
+            note_rows_by_key(self, found, "update", rows)
 
     return bulk_update_mappings
 
@@ -64,15 +84,20 @@ def guarded_bulk_insert(original: Execute) -> Execute:
     @functools.wraps(original)
     def bulk_insert_mappings(
         self: Session, mapper: Any, mappings: Iterable[Any], *args: Any, **options: Any
-    ) -> Any:
+    ) -> None:
         session_record(self).note_other_statement(writes=True)
         rows = list(mappings)
         found = inspect(mapper, raiseerr=False)
-        if not isinstance(found, Mapper):
-            return original(self, mapper, rows, *args, **options)
-        by_key.refuse_first_versions(found, rows)
-        _insert(self, found, rows, lambda: original(self, mapper, rows, *args, **options))
-        return None
+        if isinstance(found, Mapper):
+            by_key.refuse_first_versions(found, rows)
+            if facts(found).guarded:
+                _note_added(self, found)
+        original(self, mapper, rows, *args, **options)
+        if isinstance(found, Mapper) and has_scopes(found):
+            keys = {key for row in rows for key in keys_of_new_row(found, row)}
+            note_moves(self, found, keys)
+        if events.listeners_to_rows and isinstance(found, Mapper):
+            note_rows_by_key(self, found, "insert", rows)
 
     return bulk_insert_mappings
 
@@ -82,89 +107,44 @@ def guarded_bulk_save(original: Execute) -> Execute:
 
     @functools.wraps(original)
     def bulk_save_objects(
-        self: Session,
-        objects: Iterable[Any],
-        return_defaults: bool = False,
-        update_changed_only: bool = True,
-        preserve_order: bool = True,
+        self: Session, objects: Iterable[Any], *args: Any, **options: Any
     ) -> None:
         session_record(self).note_other_statement(writes=True)
-        given = list(objects)  # a state holds its object weakly
-        states = [instance_state(obj) for obj in given]
-        if not preserve_order:
-            states.sort(key=lambda state: (id(state.mapper), state.key is not None))
-        written = {state for state in states if _is_saved(state, not update_changed_only)}
+        saved = list(objects)
+        all_columns = not options.get("update_changed_only", args[1] if args[1:] else True)
+        states = [instance_state(obj) for obj in saved]
+        written = [state for state in states if _is_saved(state, all_columns)]
         _refuse_saved(self, written)
-        parts: list[tuple[Mapper[Any], list[State], _Update | None]] = []
-        for (mapper, stored), some in groupby(states, lambda one: (one.mapper, bool(one.key))):
-            saved = list(some)
-            if facts(mapper).guarded:
-                refuse_autocommit(connection_to_write(self, mapper), by_key.WRITING_BY_KEY)
-            rows = [_row_of(one, update_changed_only) for one in saved if stored and one in written]
-            own = {identity_of(one): one for one in saved if stored}
-            parts.append((mapper, saved, _Update(self, mapper, rows, own) if stored else None))
-        for mapper, saved, update in parts:
-            options = return_defaults, update_changed_only, preserve_order
-            send = partial(original, self, [one.obj() for one in saved], *options)
-            if update is None:
-                _insert(self, mapper, [one.dict for one in saved], send)
-            else:
-                update.send(send)
-                for state in saved if facts(mapper).token else ():
-                    mark_unchanged(state)
+        _note_saved(self, written)
+        _refuse_undemanded(self, written)
+        moves = list(_moves_saved(self, written))
+        before = {one: one.dict.get(facts(one.mapper).token) for one in written if one.key}
+        with (
+            by_key.report_stale_rows(self, lambda: _attempts_saved(written)),
+            declare_joined_moves(),
+        ):
+            original(self, saved, *args, **options)
+        _move_left(self, written, all_columns=all_columns)
+        _follow(self, states)
+        for mapper, keys in moves:
+            note_moves(self, mapper, keys)
+        if events.listeners_to_rows:
+            note_saved(self, written, before)
 
     return bulk_save_objects
 
 
-class _Update:
-    """Rows to update by key, which are compared with the demands of the session."""
-
-    def __init__(
-        self,
-        session: Session,
-        mapper: Mapper[Any],
-        rows: list[Any],
-        objects: Mapping[Identity, State] | None = None,
-    ) -> None:
-        self._session, self._mapper, self._rows, self._objects = session, mapper, rows, objects
-        check_rows_by_key(session, mapper, rows)
-        self._moves = moves_by_key(session, mapper, rows)
-
-    def send(self, send: Callable[[], Any]) -> None:
-        """Send the rows, and note what they move."""
-        session, mapper, rows = self._session, self._mapper, self._rows
-        if facts(mapper).token:
-            connection = connection_to_write(session, mapper)
-            with by_key.writing_rows(session, connection, mapper, rows, self._objects):
-                send()
+def _moves_saved(
+    session: Session, written: Iterable[State]
+) -> Iterator[tuple[Mapper[Any], set[str]]]:
+    """Yield the scopes of the objects, as they are stored and as they are to be."""
+    for state in written:
+        if not has_scopes(state.mapper):
+            continue
+        if state.key is None:
+            yield state.mapper, set(keys_of_new_row(state.mapper, state.dict))
         else:
-            send()
-        if self._moves:
-            note_moves(session, mapper, self._moves)
-        if events.listeners_to_rows:
-            note_rows_by_key(session, mapper, "update", rows)
-
-
-def _insert(
-    session: Session, mapper: Mapper[Any], rows: list[Any], send: Callable[[], Any]
-) -> None:
-    """Send new rows. After a rollback, objects of them must be read again."""
-    if facts(mapper).guarded:
-        connection_to_write(session, mapper)  # begins the transaction
-        note_unseen_rows(session, UnseenRows(added=[mapper]))
-    send()
-    if has_scopes(mapper):
-        note_moves(session, mapper, {key for row in rows for key in keys_of_new_row(mapper, row)})
-    if events.listeners_to_rows:
-        note_rows_by_key(session, mapper, "insert", rows)
-
-
-def _row_of(state: State, changed_only: bool) -> dict[str, Any]:
-    """Return the row of an object as a mapping with its key, and the version seen."""
-    known, names = facts(state.mapper), state.committed_state if changed_only else state.dict
-    row = {name: state.dict[name] for name in names if name in known.columns and name in state.dict}
-    row |= dict(zip(known.keys, identity_of(state), strict=True))
-    return row | {known.token: version_seen(state, known.token)} if known.token else row
+            yield state.mapper, moves_by_key(session, state.mapper, [state.dict | _key_of(state)])
 
 
 def _refuse_saved(session: Session, written: Iterable[State]) -> None:
@@ -176,6 +156,52 @@ def _refuse_saved(session: Session, written: Iterable[State]) -> None:
             by_key.refuse_compared(state.mapper, "bulk_save_objects()")
             _refuse_assigned(state)
             _require_seen(state)
+
+
+def _note_saved(session: Session, written: list[State]) -> None:
+    """Begin the transaction on each connection, and record what its rollback takes back."""
+    for mapper in {state.mapper for state in written if facts(state.mapper).guarded}:
+        refuse_autocommit(connection_to_write(session, mapper), by_key.WRITING_BY_KEY)
+    for mapper in {state.mapper: None for state in written if state.key is not None}:
+        if facts(mapper).token:
+            note_statement(session, mapper)
+    for mapper in {state.mapper: None for state in written if state.key is None}:
+        if facts(mapper).guarded:
+            _note_added(session, mapper)
+
+
+def _move_left(session: Session, written: Iterable[State], *, all_columns: bool) -> None:
+    """Move the versions of rows where only columns of joined tables were written."""
+    for state in written:
+        class_facts = facts(state.mapper)
+        if state.key is not None and by_key.leaves_versions(state.mapper):
+            names = state.dict if all_columns else state.committed_state
+            row = {name: None for name in names if name in class_facts.columns} | _key_of(state)
+            row[class_facts.token] = version_seen(state, class_facts.token)
+            connection = connection_to_write(session, state.mapper)
+            by_key.move_left_versions(connection, state.mapper, [row])
+
+
+def _key_of(state: State) -> dict[str, Any]:
+    return dict(zip(facts(state.mapper).keys, identity_of(state), strict=True))
+
+
+def _refuse_undemanded(session: Session, written: Iterable[State]) -> None:
+    """Compare each row that is to be updated with the demands of the session."""
+    if session_record(session).demands is None:
+        return
+    by_mapper: dict[Mapper[Any], list[Any]] = {}
+    for state in written:
+        if state.key is not None:
+            by_mapper.setdefault(state.mapper, []).append(_key_of(state))
+    for mapper, rows in by_mapper.items():
+        check_rows_by_key(session, mapper, rows)
+
+
+def _note_added(session: Session, mapper: Mapper[Any]) -> None:
+    """Record an INSERT: after its rollback, objects of its rows must be read again."""
+    connection_to_write(session, mapper)  # begins the transaction
+    note_unseen_rows(session, UnseenRows(added=[mapper]))
 
 
 def _is_saved(state: State, all_columns: bool) -> bool:
@@ -208,3 +234,40 @@ def _require_seen(state: State) -> None:
             f" by bulk_save_objects(): its {token!r} was never read, and without it another"
             " writer's change would be overwritten. Read the row first. Nothing was sent."
         )
+
+
+def _attempts_saved(states: Iterable[State]) -> list[Attempt]:
+    """Return our side. Objects in the session have lost their edits: it is rolled back."""
+    found = []
+    for state in states:
+        token = facts(state.mapper).token
+        if state.key is not None and token:
+            row = {name: state.dict[name] for name in state.committed_state if name in state.dict}
+            row |= {**_key_of(state), token: version_seen(state, token)}
+            found += by_key.attempts_of(state.mapper, [row])
+    return found
+
+
+def _follow(session: Session, states: Iterable[State]) -> None:
+    """Give objects of stored rows their new versions.
+
+    A counted one is known. One that SQLAlchemy or the database has made is read while the row is
+    still locked: later it could be that of another transaction.
+    """
+    by_mapper: dict[Mapper[Any], list[State]] = {}
+    for state in states:
+        if state.key is not None and facts(state.mapper).token in state.dict:
+            by_mapper.setdefault(state.mapper, []).append(state)
+    record = session_record(session)
+    for mapper, some in by_mapper.items():
+        key = facts(mapper).token
+        held = [(state, state.dict[key]) for state in some]
+        following = dict(held)  # made by the application, unless one is read below
+        if not facts(mapper).by_application:
+            connection = connection_to_write(session, mapper)
+            following = versions_after(connection, mapper, held, certain=True)
+        for state, before in held:
+            after = following[state]
+            state.dict[key] = after
+            record.move(place_of(state), before, undo_of_move(state, key, before, after))
+            mark_unchanged(state)

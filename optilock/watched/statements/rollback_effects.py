@@ -14,23 +14,30 @@ table behind UPDATE, MERGE or REPLACE, or in an upsert. A text that calls a proc
 row. Rows that the session inserts by a statement, and then reads, are treated in the same way:
 after the rollback another transaction may insert them, in the same first version. Objects that it
 had before are not theirs.
+
+Rows that were promised (``expect``, ``verify``) and that the statement found in the promised
+version are ours from then on, as rows that a flush has written. Objects whose rows it found in the
+version that they held take over the one that it has made.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from sqlalchemy import Insert, TextClause
+from sqlalchemy import Connection, Insert, TextClause
 from sqlalchemy.orm import Mapper, Session
 
-from optilock.mapped import Identity, State, facts
+from optilock.mapped import Identity, State, facts, identity_of, place_of
 from optilock.mapping.original_values import class_comparing
 from optilock.mapping.tables import joined_tables, owner_of, versioned_tables
+from optilock.undocumented.flushes import expire_with_savepoint
 from optilock.undocumented.statements import upsert_of
-from optilock.watched.rows.seen import version_seen
+from optilock.watched.rows.seen import follow_move, undo_of_move, version_seen
+from optilock.watched.rows.stored import read_stored
 from optilock.watched.session.record import session_record
-from optilock.watched.session.values import SentStatement
+from optilock.watched.session.values import Promise, SentStatement
 from optilock.watched.statements.sql_text import calls_code, tables_added_to, tables_changed
 
 
@@ -119,3 +126,75 @@ def _classes_of(tables: Iterable[Any]) -> set[Mapper[Any]]:
         owner_of(table) or joined_tables().get(table) or class_comparing(table) for table in tables
     )
     return {facts(mapper).root for mapper in found if mapper is not None}
+
+
+# -- promises --------------------------------------------------------------------------------------
+
+
+def promised_rows(session: Session, mapper: Mapper[Any]) -> dict[Any, Promise]:
+    """Return the transaction's promises about rows of the class, by key."""
+    promises = session_record(session).promises
+    if not promises:
+        return {}
+    promises.in_transaction(session.get_transaction())
+    base = facts(mapper).root
+    return {identity: promise for (of, identity), promise in promises.items() if of is base}
+
+
+def keep_promises(
+    session: Session, promised: Mapping[Any, Promise], found: Mapping[Any, Any]
+) -> None:
+    """Count rows that the statement moves in the promised version as ours from here on."""
+    rows = session_record(session).stated[-1].rows
+    for identity, promise in promised.items():
+        if identity in found and found[identity] == promise.version:
+            rows.add((facts(promise.mapper).root, identity))
+
+
+# -- versions --------------------------------------------------------------------------------------
+
+
+@contextmanager
+def keep_versions(mapper: Mapper[Any], states: Iterable[State]) -> Iterator[None]:
+    """Restore versions that SQLAlchemy expires, or moves, also where the object is older."""
+    key = facts(mapper).token
+    versions = [(state, state.dict[key]) for state in states if key in state.dict]
+    yield
+    for state, version in versions:
+        state.dict[key] = version
+        state.expired_attributes.discard(key)
+
+
+def versions_after(
+    connection: Connection,
+    mapper: Mapper[Any],
+    before: Iterable[tuple[State, Any]],
+    *,
+    certain: bool,
+) -> dict[State, Any]:
+    """Return the versions that a statement has made, read where they cannot be computed."""
+    kind, key = facts(mapper).kind, facts(mapper).token
+    if certain and kind is not None and kind.predictable:
+        return {state: kind.next(version) for state, version in before}
+    identities = {state: identity_of(state) for state, _ in before}
+    stored = read_stored(connection, mapper, list(identities.values()), only=(key,), lock=False)
+    return {state: stored.get(one, {}).get(key) for state, one in identities.items()}
+
+
+def take_over_versions(
+    session: Session,
+    connection: Connection,
+    mapper: Mapper[Any],
+    matched: list[tuple[State, Any]],
+    *,
+    certain: bool,
+) -> None:
+    """Give the objects the statement's versions: the next ones, if ``certain``."""
+    key = facts(mapper).token
+    after = versions_after(connection, mapper, matched, certain=certain)
+    record = session_record(session)
+    for state, before in matched:
+        if after[state] is not None:
+            follow_move(state, key, before, after[state])
+            record.move(place_of(state), before, undo_of_move(state, key, before, after[state]))
+    expire_with_savepoint(session, [state for state, _ in matched])  # a savepoint expires them, too

@@ -12,7 +12,7 @@ from typing import Any
 from sqlalchemy import Delete, Insert, Update, inspect
 from sqlalchemy.orm import FromStatement, Mapper, Session
 
-from optilock.mapped import facts
+from optilock.mapped import State, facts, identity_of
 from optilock.mapping.tables import owner_of
 from optilock.undocumented.statements import subject_of
 from optilock.watched.session.commit_events import author_of, note_row
@@ -51,8 +51,6 @@ def note_rows_by_key(
     """Note rows that are given as mappings with their keys."""
     known = facts(mapper)
     following: Any = mapper.version_id_generator
-    if known.kind is not None and not known.kind.predictable:
-        following = None
     for row in rows:
         keys = tuple(row.get(name) for name in known.keys)
         given = row.get(known.token)
@@ -69,6 +67,32 @@ def note_rows_by_key(
             columns=dict.fromkeys((*names, *(name for name in row if name in columns))),
             author=author_of(mapper, row),
         )
+
+
+def note_saved(session: Session, states: Iterable[State], stored: Mapping[State, Any]) -> None:
+    """Note objects that ``bulk_save_objects()`` has written; ``stored``: versions before it."""
+    for state in states:
+        known = facts(state.mapper)
+        inserts = state not in stored
+        following: Any = state.mapper.version_id_generator
+        key = None if state.key is None and inserts else identity_of(state)
+        if key is None and all(name in state.dict for name in known.keys):
+            key = tuple(state.dict[name] for name in known.keys)
+        note_row(
+            session,
+            state.mapper,
+            "insert" if inserts else "update",
+            key,
+            before=stored.get(state),
+            version=following(None) if inserts and callable(following) else _version(state),
+            columns=[name for name in known.columns if name in state.dict],
+            author=author_of(state.mapper, state.dict),
+        )
+
+
+def _version(state: State) -> Any:
+    token = facts(state.mapper).token
+    return state.dict.get(token) if token else None
 
 
 def _have_keys(mapper: Mapper[Any], rows: list[Any]) -> bool:

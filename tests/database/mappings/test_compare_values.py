@@ -1026,23 +1026,6 @@ def test_an_expired_object_knows_of_the_sessions_own_update(store, watched, stor
     assert (stored(Card, 1) or {}).get("back") == (3 if then == "edit" else None)
 
 
-@pytest.mark.parametrize("expired", [False, True])
-@pytest.mark.parametrize("target", [Memo, Memo.__table__], ids=["class", "table"])
-def test_an_object_without_its_deferred_values_follows_the_sessions_own_update(
-    store, watched, stored, target, expired
-):
-    store(Memo(id=1, name="a"))
-    session = watched()
-    memo = session.get_one(Memo, 1)
-    if expired:
-        session.expire(memo)
-    session.execute(update(target).where(Memo.id == 1).values(name="b"))
-    assert expired or memo.name == "b"
-    memo.name = "c"
-    session.commit()
-    assert stored(Memo, 1)["name"] == "c"
-
-
 @alive
 def test_an_expired_object_that_is_older_than_its_row_conflicts_after_the_sessions_own_update(
     engine, store, watched, stored
