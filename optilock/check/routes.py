@@ -31,6 +31,7 @@ from typing import Any
 
 from optilock.check.findings import Finding, error, note, warning
 from optilock.errors import ConfigurationError, describe
+from optilock.unit.old_options import requires_by_old_option
 from optilock.web.conditions import UNCONDITIONAL
 from optilock.web.units import REQUIRES
 
@@ -125,12 +126,14 @@ def _of_route(route: Route) -> Iterator[Finding]:
 def _is_protected(function: Any, seen: set[Any], depth: int) -> bool:
     if hasattr(function, UNCONDITIONAL) or hasattr(function, REQUIRES):
         return True
+    if requires_by_old_option(function):
+        return True
     plain = _plain(function)
     if plain is None or plain in seen or not depth:
         return False
     seen.add(plain)
     names = _names(plain.__code__)
-    return any(
+    return requires_by_old_option(plain) or any(
         _compares(value, names)
         or (_is_of_application(value) and _is_protected(value, seen, depth - 1))
         for value in _named_by(plain, names)

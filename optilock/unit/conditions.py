@@ -30,14 +30,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from sqlalchemy.orm import PassiveFlag, RelationshipDirection, Session
 from sqlalchemy.orm.attributes import instance_state
 
-from optilock.errors import OptilockError
+from optilock.errors import ConfigurationError, OptilockError, describe
 from optilock.mapped import State, facts, place_of
 from optilock.undocumented.flushes import states_inserted_by
 from optilock.unit.parts import Part
 from optilock.watched.aggregates import roots_of_object
 from optilock.watched.rows.touch import ROOTS
 from optilock.watched.session.order import add_step
-from optilock.watched.session.record import record_of, session_record
+from optilock.watched.session.record import is_watched, record_of, session_record
 from optilock.watched.statements.requests import unconditional_error
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def require_conditions(session: S) -> S:
     Raises:
         ConfigurationError: the session is not watched.
     """
-    watched = _sync(session)
+    watched = _watched(session, "require_conditions")
     session_record(watched).require_conditions = True
     watched.__dict__[_EVERY] = True
     add_step("conditions", _EVERY, before_flush=_before_flush)
@@ -85,14 +85,33 @@ def ignore_conditions(session: S) -> S:
     For work beside the request, such as an access log, in a unit or session of its own.
 
     Raises:
-        ConfigurationError: the session is not watched.
+        ConfigurationError: the session is not watched, requires conditions, or is that of a unit
+            which has joined another one, whose rows are stored with these.
     """
-    session_record(_sync(session)).require_conditions = False
+    watched = _watched(session, "ignore_conditions")
+    record = session_record(watched)
+    if _EVERY in watched.__dict__ or getattr(record.owner, "joined", False):
+        raise ConfigurationError(
+            "ignore_conditions() would ignore the condition of the request for other rows, which"
+            " are stored with these: the session requires conditions, or it is that of a unit which"
+            ' has joined another one. Give the unit propagation="independent", or use a session of'
+            " its own."
+        )
+    record.require_conditions = False
     return session
 
 
-def _sync(session: Any) -> Session:
-    return getattr(session, "sync_session", session)  # type: ignore[no-any-return]
+def _watched(session: Any, name: str) -> Session:
+    """Return the session behind a proxy, or an async one."""
+    if hasattr(session, "registry"):  # a scoped session
+        session = session()
+    own = getattr(session, "sync_session", session)
+    if not isinstance(own, Session) or not is_watched(own):
+        raise ConfigurationError(
+            f"{name}() takes a watched session, and got {describe(own)}: write watch(sessions), or"
+            " use the session of a unit of work."
+        )
+    return own
 
 
 def _before_flush(session: Session, uow: Any, objects: Any) -> None:

@@ -230,22 +230,23 @@ class JoinedPlace:
         self.outer, self.call = outer, call
 
     def begin(self) -> None:
-        if self.call is None:
-            return
-        try:
-            claim(self.outer.session, self.call)
-            self.outer.calls.append(self.call)
-        except (AlreadyDone, KeyReused):  # nothing was written
-            raise
-        except BaseException as error:
-            self._doom(error)
-            raise
+        if self.call is not None:
+            try:
+                claim(self.outer.session, self.call)
+                self.outer.calls.append(self.call)
+            except (AlreadyDone, KeyReused):  # nothing was written
+                raise
+            except BaseException as error:
+                self._doom(error)
+                raise
+        self.outer.joined += 1
 
     def prepare(self) -> None:
         if self.call is not None:
             store_result(self.outer.session, self.call)
 
     def complete(self, error: BaseException | None) -> None:
+        self.outer.joined -= 1
         if self.call is not None:
             self.outer.calls.remove(self.call)
         if error is not None:
@@ -263,14 +264,14 @@ class SavepointPlace:
 
     def begin(self) -> None:
         self._nested = self.outer.session.begin_nested()
-        if self.call is None:
-            return
-        try:
-            claim(self.outer.session, self.call)
-        except BaseException as error:
-            self._end(error)
-            raise
-        self.outer.calls.append(self.call)
+        if self.call is not None:
+            try:
+                claim(self.outer.session, self.call)
+            except BaseException as error:
+                self._end(error)
+                raise
+            self.outer.calls.append(self.call)
+        self.outer.joined += 1
 
     def prepare(self) -> None:
         self.outer.refuse_doomed(self._nested)
@@ -279,6 +280,7 @@ class SavepointPlace:
             store_result(self.outer.session, self.call)
 
     def complete(self, error: BaseException | None) -> None:
+        self.outer.joined -= 1
         if self.call is not None:
             self.outer.calls.remove(self.call)
         self._end(error)

@@ -136,6 +136,8 @@ def _has_only_read(own: Any) -> bool:
     known, reading = record_of(session), _reading_of(session)
     if reading is None or not reading.only_read():
         return False
+    if reading.adaptive is not None and own.name in reading.memory.accompanied:
+        return False  # another thread has learned that others work inside such a unit
     if known.waits_briefly:
         return False  # and the next attempt would wait no longer where it locks
     parts = [part for part in own.options.all_parts if type(part) is not PipelinedPart]

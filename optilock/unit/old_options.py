@@ -10,11 +10,12 @@ options of a retry                 ``retry=retrying(...)``; ``attempts=`` stays
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from optilock.errors import ConfigurationError
 from optilock.unit.conditions import ConditionsPart
+from optilock.unit.parts import Part
 from optilock.unit.retries import Policy
 from optilock.unit.round_trips import AUTO
 from optilock.watched.session.record import warn_caller
@@ -57,6 +58,7 @@ def rename_options(given: Mapping[str, Any]) -> dict[str, Any]:
             f" 0.3 on: {_INSTEAD[name].format(name=name)}.",
             DeprecationWarning,
         )
+    _check_values(old)
     retry = {name: old[name] for name in _OF_RETRY if name in old}
     if retry and "attempts" in now:
         retry["attempts"] = now.pop("attempts")
@@ -64,13 +66,46 @@ def rename_options(given: Mapping[str, Any]) -> dict[str, Any]:
         ("retry", Policy(**retry) if retry else None),
         ("propagation", "savepoint" if old.get("savepoint") else None),
         ("propagation", "independent" if old.get("independent") else None),
-        ("pipelined", AUTO if old.get("short") else None),
     ):
-        if value is not None and now.setdefault(name, value) is not value:
+        if value is not None and now.setdefault(name, value) != value:
             raise ConfigurationError(
-                f"{', '.join(old)}= and {name}={now[name]!r} contradict each other: write {name}="
+                f"{name}={now[name]!r} and an old option contradict each other: write {name}="
                 " alone."
             )
+    if old.get("short"):
+        now.setdefault("pipelined", AUTO)
     if (every := old.get("require_conditions")) is not None:
         now["parts"] = [*now.get("parts", ()), ConditionsPart(bool(every))]
     return now
+
+
+def parts_of_join(wanted: Sequence[Part], has: Sequence[Part]) -> tuple[list[Part], list[Part]]:
+    """Return the parts of a unit and of the one that it joins, as far as both must have them.
+
+    The part of ``require_conditions=False`` weakens nothing, and may join any unit.
+    """
+    own, outer = ([p for p in some if not isinstance(p, ConditionsPart)] for some in (wanted, has))
+    required = [one for one in wanted if one == ConditionsPart(True)]
+    return [*own, *required], [*(outer if own else ()), *(one for one in has if one in required)]
+
+
+def _check_values(old: Mapping[str, Any]) -> None:
+    for name in ("savepoint", "independent", "short"):
+        if not isinstance(old.get(name, False), bool):
+            raise ConfigurationError(f"{name}={old[name]!r} is neither True nor False.")
+    if (every := old.get("require_conditions")) not in (True, False, None):
+        raise ConfigurationError(
+            f"require_conditions={every!r}: call require_conditions(session) in the unit."
+        )
+
+
+def requires_by_old_option(function: Any) -> bool:
+    """Return whether a function opens a unit, or is one, with ``require_conditions=``."""
+    code = getattr(function, "__code__", None)
+    cells = getattr(function, "__closure__", None) or ()
+    named = dict(zip(getattr(code, "co_freevars", ()), cells, strict=False))
+    of_unit = getattr(named.get("options"), "cell_contents", None)
+    if hasattr(function, "__wrapped__") and ConditionsPart(True) in getattr(of_unit, "parts", ()):
+        return True
+    constants = getattr(code, "co_consts", ())
+    return any(isinstance(one, tuple) and "require_conditions" in one for one in constants)

@@ -24,7 +24,7 @@ from optilock.unit.isolation import (
     VerifyReadsPart,
     level_of,
 )
-from optilock.unit.old_options import rename_options
+from optilock.unit.old_options import parts_of_join, rename_options
 from optilock.unit.parts import Part
 from optilock.unit.reading import LockingPart
 from optilock.unit.retries import Policy
@@ -40,7 +40,7 @@ class UnitOptionsWithoutIsolation(TypedDict, total=False):
     """The keywords of ``serializable`` and ``repeatable_read``."""
 
     attempts: int
-    retry: Policy
+    retry: Policy | None
     on_conflict: OnConflict
     on_delete: DeletePolicies
     strict: bool | None
@@ -225,6 +225,8 @@ class Options:
         """
         for name in _OF_THE_OUTERMOST:
             wanted, has = getattr(self, name), getattr(outer, name)
+            if name == "parts":
+                wanted, has = parts_of_join(wanted, has)
             if wanted and wanted != has and wanted != OPTIMISTIC:
                 raise ConfigurationError(
                     f"this unit of work joins one that has already begun with {name}={has!r}, so"
@@ -249,14 +251,17 @@ def options_from(given: Mapping[str, Any]) -> tuple[Policy | None, Options]:
         raise ConfigurationError(
             f"unit_of_work() has no option {min(unknown)!r}; it has {', '.join(_KNOWN)}."
         )
-    policy = _policy_of(about_unit.pop("attempts", None), about_unit.pop("retry", None))
+    policy = _policy_of(about_unit)
     return policy, _of_unit(about_unit)
 
 
-def _policy_of(attempts: int | None, policy: Policy | None) -> Policy | None:
+def _policy_of(given: dict[str, Any]) -> Policy | None:
+    """Take the options of a repetition from those that are given."""
+    has_attempts, attempts = "attempts" in given, given.pop("attempts", 0)
+    policy = given.pop("retry", None)
     if policy is None:
-        return None if attempts is None else Policy(attempts=attempts, given="attempts")
-    if attempts is not None:
+        return Policy(attempts=attempts, given="attempts") if has_attempts else None
+    if has_attempts:
         raise ConfigurationError(
             "attempts= and retry= are both given: write retry=retrying(attempts=...)."
         )

@@ -80,6 +80,8 @@ class OwnTransaction:
         #: Functions to call once the unit is stored.
         self.hooks: list[Hook] = []
         self.is_stored = False
+        #: How many units have joined it, and have not ended.
+        self.joined = 0
         #: The state between this attempt, the one before and the next one.
         self.next_attempt = next_attempt
         #: The session that the program gets: ``session``, or the AsyncSession in front of it.

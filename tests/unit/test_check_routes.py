@@ -74,6 +74,24 @@ def unprotected(*routes: str) -> list[tuple[str, str, str]]:
     )
 
 
+def test_a_removed_option_still_protects_a_route() -> None:
+    with pytest.warns(DeprecationWarning, match="require_conditions"):
+
+        @unit_of_work(SessionLocal, require_conditions=True)  # type: ignore[call-overload,untyped-decorator]
+        def decorated(session: Session, key: int) -> None:
+            edit(session, key)
+
+    def block(key: int) -> None:
+        with unit_of_work(SessionLocal, require_conditions=True) as session:  # type: ignore[call-overload]
+            edit(session, key)
+
+    app = FastAPI()
+    on_fastapi.install(app)
+    app.put("/decorated")(lambda key: decorated(key))
+    app.put("/block")(block)
+    assert found(app) == []
+
+
 # -- FastAPI ---------------------------------------------------------------------------------------
 
 

@@ -19,6 +19,7 @@ from optilock.errors import ConfigurationError
 from optilock.unit.async_unit import AsyncUnitOfWork
 from optilock.unit.conditions import ConditionsPart
 from optilock.unit.isolation import Isolation, level_of
+from optilock.unit.parts import Part
 from optilock.unit.retries import retrying
 from optilock.unit.sessions import owner_of
 from optilock.unit.units import UnitOfWork, repeatable_read, serializable, unit_of_work
@@ -71,6 +72,7 @@ def test_a_scoped_session_over_something_else_than_a_sessionmaker_is_refused():
         ({"propagation": None}, 'write "savepoint" or "independent"'),
         ({"retry": 5}, r"write retry=retrying\(attempts=5"),
         ({"retry": retrying(), "attempts": 5}, "both given"),
+        ({"attempts": None}, "attempts=None cannot work"),
         ({"on_conflict": "merge"}, "not a resolver"),
         ({"on_delete": "strict"}, "OnDelete.STRICT"),
         ({"on_delete": {"Draft": None}}, "not a class"),
@@ -301,6 +303,7 @@ def test_the_wrong_use_of_a_name_names_the_right_one():
 OLD = [
     ({"short": True}, {"pipelined": "auto"}, 'write pipelined="auto"'),
     ({"short": False}, {"pipelined": False}, 'write pipelined="auto"'),
+    ({"short": True, "pipelined": False}, {"pipelined": False}, 'write pipelined="auto"'),
     ({"savepoint": True}, {"propagation": "savepoint"}, 'write propagation="savepoint"'),
     ({"independent": True}, {"propagation": "independent"}, 'write propagation="independent"'),
     ({"savepoint": False, "independent": False}, {"propagation": "join"}, "write propagation"),
@@ -328,6 +331,40 @@ def test_a_removed_option_means_what_it_meant_and_says_what_to_write(given, now,
     assert {name: getattr(options, name) for name in now} == now
 
 
+@pytest.mark.parametrize(
+    "given",
+    [{"savepoint": "no"}, {"independent": None}, {"short": 1}, {"require_conditions": "maybe"}],
+)
+def test_a_removed_option_takes_what_it_took(given):
+    with (
+        pytest.warns(DeprecationWarning, match="no option"),
+        pytest.raises(ConfigurationError, match=f"{next(iter(given))}="),
+    ):
+        unit_of_work(SESSIONS, **given)
+
+
+@pytest.mark.filterwarnings("ignore:require_conditions= is no option")
+def test_units_with_a_removed_option_join_as_they_did():
+    class Own(Part):
+        pass
+
+    own = Own()
+    every, none = {"require_conditions": True}, {"require_conditions": False}
+    for outer, inner in (({}, none), (every, none), (every, every), (every, {})):
+        for parts in ({}, {"parts": [own]}):
+            with unit_of_work(SESSIONS, **outer, **parts), unit_of_work(SESSIONS, **inner):
+                pass
+            with unit_of_work(SESSIONS, **outer, **parts), unit_of_work(SESSIONS, **inner, **parts):
+                pass
+    for inner in (every, {"parts": [own]}):
+        with (
+            pytest.raises(ConfigurationError, match="parts"),
+            unit_of_work(SESSIONS),
+            unit_of_work(SESSIONS, **inner),
+        ):
+            pass
+
+
 def test_removed_options_of_a_retry_are_the_rule_of_the_retry():
     tries = []
 
@@ -350,7 +387,6 @@ def test_removed_options_of_a_retry_are_the_rule_of_the_retry():
     [
         {"savepoint": True, "independent": True},
         {"savepoint": True, "propagation": "join"},
-        {"short": True, "pipelined": False},
         {"on": LookupError, "retry": retrying()},
     ],
 )

@@ -573,6 +573,32 @@ def test_a_unit_beside_the_request_says_so_and_one_comparison_counts_for_the_req
         assert session.get_one(Visit, 1).n == 3
 
 
+@pytest.mark.parametrize("propagation", ["join", "savepoint"])
+def test_a_unit_that_joins_cannot_ignore_the_condition_for_the_unit_around_it(
+    engine: Engine, propagation: Any
+) -> None:
+    """A10: its rows come with those of the outer unit."""
+    sessions = sessionmaker(engine)
+
+    def visit(propagation: Any) -> None:
+        with unit_of_work(sessions, propagation=propagation) as session:
+            ignore_conditions(session)
+            session.get_one(Visit, 1).n += 1
+
+    with (
+        serving("PUT", {"If-Match": STALE}),
+        pytest.raises(ConditionNotCompared),
+        unit_of_work(sessions) as session,
+    ):
+        with pytest.raises(ConfigurationError, match="for other rows"), session.begin_nested():
+            visit(propagation)
+        visit("independent")
+        session.get_one(Page, 1).title = "new"
+    assert title(engine) == "a"
+    with Session(engine) as fresh:
+        assert fresh.get_one(Visit, 1).n == 1
+
+
 def test_a_decorated_function_and_a_unit_that_joins_are_asked_and_run_once(engine: Engine) -> None:
     """A10: nothing runs again for it."""
     sessions, calls = sessionmaker(engine), []

@@ -10,7 +10,14 @@ from typing import Any, Unpack
 import pytest
 from sqlalchemy import Engine, ForeignKey, delete, event, select, text, update
 from sqlalchemy.ext.asyncio import AsyncEngine, async_sessionmaker
-from sqlalchemy.orm import Mapped, Session, mapped_column, relationship, sessionmaker
+from sqlalchemy.orm import (
+    Mapped,
+    Session,
+    mapped_column,
+    relationship,
+    scoped_session,
+    sessionmaker,
+)
 
 from optilock import (
     AsyncUnitOfWork,
@@ -26,6 +33,7 @@ from optilock import (
     touch,
     unit_of_work,
     verify,
+    watch,
 )
 from optilock.conditions.request import serving
 from optilock.errors import ConditionNotCompared, OptilockError, PreconditionRequired
@@ -33,7 +41,7 @@ from optilock.preconditions import merge_changes, overwrite
 from optilock.preconditions.entity_tags import ETags
 from optilock.preconditions.signed_values import sign_seen
 from optilock.testing import count_statements
-from optilock.unit import UnitOptions, require_conditions
+from optilock.unit import UnitOptions, ignore_conditions, require_conditions
 from tests.support.models import Account, Base, key
 from tests.support.two_writers import Do
 
@@ -356,6 +364,24 @@ def test_a_decorated_function_and_a_unit_that_joins_can_require_them(
         work()
     with pytest.raises(PreconditionRequired), UnitOfWork(sessions):
         work()
+
+
+def test_it_is_required_of_watched_sessions_alone_and_not_taken_back(
+    rows: None, engine: Engine
+) -> None:
+    """A10: a silence would be taken for protection."""
+    scoped = scoped_session(watch(sessionmaker(engine)))
+    require_conditions(scoped)
+    edit(scoped)  # type: ignore[arg-type]
+    with pytest.raises(PreconditionRequired):
+        scoped.commit()
+    with pytest.raises(ConfigurationError, match="for other rows"):
+        ignore_conditions(scoped)
+    scoped.remove()
+    for call in (require_conditions, ignore_conditions):
+        for wrong in (Session(engine), engine):
+            with pytest.raises(ConfigurationError, match="takes a watched session"):
+                call(wrong)  # type: ignore[type-var]
 
 
 @pytest.mark.anyio
