@@ -38,6 +38,22 @@ class Database(Refusals):
     #: SQLAlchemy dialect names this class answers for.
     names: tuple[str, ...] = ()
 
+    def __init_subclass__(cls) -> None:
+        """Refuse an attribute that optilock does not ask an engine for: it would be ignored.
+
+        Raises:
+            ConfigurationError: it is a question of a feature, or of none.
+        """
+        super().__init_subclass__()
+        ours = [one for one in cls.__mro__ if one.__module__.startswith(f"{__package__}.")]
+        known = {name for one in ours for name in vars(one)}
+        for name in dir(cls):
+            if name[0] != "_" and name not in known:
+                raise ConfigurationError(
+                    f"{cls.__name__}.{name} would be ignored: {_place_of(name)} The name of a"
+                    " helper of your own begins with an underscore."
+                )
+
     # -- rows (asked by optilock.watched, entities, leases and shares) -----------------------------
 
     locks = cached_property(RowLocks)
@@ -79,6 +95,19 @@ class Database(Refusals):
     guard_triggers: type[GuardTriggers] = GuardTriggers
     scope_triggers: type[ScopeTriggers] = ScopeTriggers
     rollout: type[Ways] = Ways
+
+
+def _place_of(question: str) -> str:
+    """Return where a question belongs, for the author of an engine."""
+    kinds = {name: getattr(one, "func", one) for name, one in vars(Database).items()}
+    features = {name: one for name, one in kinds.items() if isinstance(one, type)}
+    for name, kind in features.items():
+        if hasattr(kind, question):
+            return (
+                f"write it in a subclass of {kind.__module__}.{kind.__name__}, and set {name} to"
+                " that class, as Database does."
+            )
+    return f"no feature has this question; Database lists them ({', '.join(features)})."
 
 
 class _Promised(IsolationLevels):

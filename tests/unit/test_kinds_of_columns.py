@@ -114,19 +114,26 @@ def test_a_text_of_no_value_is_none_to_every_reader(kind: Any, text: str) -> Non
             Field("x", "text", sa.Column("x", kind)).read(text)
 
 
-class Revision(sa.types.UserDefinedType[int]):
-    """A type of a program's own, which no table knows."""
-
-    python_type = int
-
-    def get_col_spec(self, **options: Any) -> str:
-        return "BIGINT"
+def own_type(python_type: type) -> Any:
+    """Return a type of a program's own, which no table knows."""
+    return type("Own", (sa.types.UserDefinedType,), {"python_type": python_type})()
 
 
 def test_a_version_of_a_type_of_the_program_is_read_by_its_python_type() -> None:
-    assert version_in("7", Revision()) == 7
-    assert version_in("07", Revision()) is None
+    assert version_in("7", own_type(int)) == 7
+    assert version_in("07", own_type(int)) is None
     assert version_in("7", sa.types.UserDefinedType()) is None
+    assert version_in("7", own_type(list)) is None
+
+
+@pytest.mark.parametrize(
+    "version",
+    [2**63 + 5, "é" * 300, b"x" * 300, 1e-300, Decimal("1E+100"), datetime(2026, 1, 2, tzinfo=UTC)],
+    ids=lambda one: type(one).__name__,
+)
+def test_what_a_type_of_the_program_can_hold_is_not_guessed(version: Any) -> None:
+    """A tag of its row would never match."""
+    assert version_in(text_of(version, ""), own_type(type(version))) == version
 
 
 def test_a_number_is_no_text_in_any_database() -> None:

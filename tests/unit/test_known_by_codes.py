@@ -274,6 +274,40 @@ def test_the_helper_for_a_level_is_refused_in_the_same_way(granite: Engine) -> N
         read_in(serializable(granite))
 
 
+# -- an engine of a program's own -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("base", [Database, KnownByCodes, DuckDB])
+@pytest.mark.parametrize(
+    ("question", "place"),
+    [
+        ("locks_rows", r"a subclass of optilock\.dialects\.locks\.RowLocks, and set locks to"),
+        ("keeps_types", r"of optilock\.dialects\.catalogue\.Catalogue, and set catalogue to"),
+        ("ends_transaction", r"no feature has this question; .*\(locks, .* ends, "),
+        ("leves", "no feature has this question"),
+    ],
+)
+def test_an_answer_that_nobody_asks_an_engine_for_is_refused(
+    base: type[Database], question: str, place: str
+) -> None:
+    helper = type("Helper", (), {question: True})
+    for bases in ((base,), (helper, base)):
+        body = {question: True} if len(bases) == 1 else {}
+        with pytest.raises(ConfigurationError, match=rf"Own\.{question} would be .*{place}"):
+            type("Own", bases, body)
+
+
+def test_an_engine_says_what_it_is_asked_and_has_helpers() -> None:
+    class Own(KnownByCodes):
+        names, drivers, causes = ("own",), ("own_driver",), {"1": Cause.CONFLICT}
+        levels = ("READ COMMITTED",)
+        locks = Database.locks
+        _helper = 1
+
+    class Newer(Own):
+        levels = ("SERIALIZABLE",)
+
+
 # -- modules that are imported when their database is met -----------------------------------------
 
 
