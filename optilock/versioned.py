@@ -290,10 +290,13 @@ def _check_class(mapper: Mapper[Any], cls: type[Any]) -> None:
     """Check the class while it is being mapped, and register its listeners."""
     if scopes.declare(mapper, cls):
         move_scopes()
+    if not opts_out(cls):
+        _check_token(mapper, cls)
     if scopes.has_scopes(mapper):
         scopes.note_tables(mapper)
-    if opts_out(cls):
-        return
+
+
+def _check_token(mapper: Mapper[Any], cls: type[Any]) -> None:
     token, rule = checks.check_tokens(cls)
     if token is not None:
         column = checks.check_attribute(mapper, cls, token)

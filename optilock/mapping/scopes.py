@@ -49,7 +49,6 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import sqlalchemy as sa
 from sqlalchemy.engine.default import DefaultDialect
@@ -57,6 +56,7 @@ from sqlalchemy.orm import Mapper
 
 from optilock.errors import ConfigurationError
 from optilock.mapped import facts
+from optilock.mapping.tables import OfTables
 
 OPTION = "__version_scopes__"
 #: The longest list of values that a key holds as it is.
@@ -235,7 +235,7 @@ def make_scope(cls: type[Any], /, **values: Any) -> Scope:
 # -- the class, while it is mapped -----------------------------------------------------------------
 
 #: Tables with scopes, joined ones included: the class at the root of the hierarchy.
-scoped_tables: WeakKeyDictionary[sa.Table, Mapper[Any]] = WeakKeyDictionary()
+scoped_tables: OfTables[Mapper[Any]] = OfTables()
 
 
 def declare(mapper: Mapper[Any], cls: type[Any]) -> bool:

@@ -39,7 +39,7 @@ class _Features:
 features_in_use = _Features()
 
 
-class _OfTables(Mapping[Table, T]):
+class OfTables(Mapping[Table, T]):
     """A weak map from a table to a value that refers back to it; neither is kept alive."""
 
     def __init__(self) -> None:
@@ -62,15 +62,15 @@ class _OfTables(Mapping[Table, T]):
 
 
 #: Table -> its version column, for every class of the mixin that has one.
-_tables: _OfTables[Column[Any]] = _OfTables()
+_tables: OfTables[Column[Any]] = OfTables()
 #: Table -> the class of its rows.
-_owners: _OfTables[Mapper[Any]] = _OfTables()
+_owners: OfTables[Mapper[Any]] = OfTables()
 #: Table -> a class with a part of its rows there, and the version in another table.
-_joined: _OfTables[Mapper[Any]] = _OfTables()
+_joined: OfTables[Mapper[Any]] = OfTables()
 #: Version -> the name of its class, where it has no ``onupdate``.
 _moved_by_flushes: WeakKeyDictionary[Column[Any], str] = WeakKeyDictionary()
 #: Table -> the first class with the version, or the compared values, of its rows in it.
-_first: _OfTables[Mapper[Any]] = _OfTables()
+_first: OfTables[Mapper[Any]] = OfTables()
 #: Tables with a second such class.
 _shared: WeakSet[Table] = WeakSet()
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from sqlalchemy import Column, ColumnElement, Connection
+from sqlalchemy import Column, ColumnElement, Connection, inspect
 from sqlalchemy.orm import ColumnProperty, InstanceState, Mapper, PassiveFlag, Session
 
 from optilock.undocumented.names import find_name
@@ -16,10 +17,12 @@ if TYPE_CHECKING:
     from sqlalchemy.orm import mapperlib
     from sqlalchemy.orm.attributes import manager_of_class
     from sqlalchemy.orm.base import state_str as state_str
+    from sqlalchemy.orm.clsregistry import _MultipleClassMarker
 else:
     _ListenerCollection = find_name("sqlalchemy.event.attr:_ListenerCollection")
     mapperlib = find_name("sqlalchemy.orm:mapperlib")
     manager_of_class = find_name("sqlalchemy.orm.attributes:manager_of_class")
+    _MultipleClassMarker = find_name("sqlalchemy.orm.clsregistry:_MultipleClassMarker")
     state_str = find_name("sqlalchemy.orm.base:state_str")
 
 T = TypeVar("T")
@@ -34,6 +37,28 @@ def registries() -> Iterable[Any]:
 def mappers_in(registry: Any) -> Iterator[Mapper[Any]]:
     """Yield its mappers. ``registry.mappers`` raises where the mapping of one class has failed."""
     return (one.mapper for one in list(registry._managers) if one.is_mapped)
+
+
+def mappers_meant(mapper: Mapper[Any], argument: Any) -> Iterator[Mapper[Any]]:
+    """Yield classes that a relationship of the mapper may mean; configures nothing.
+
+    A string means classes of the mapper's own registry. One that is not there yet is left out.
+    """
+    if isinstance(argument, str):
+        names = mapper.registry._class_registry
+        found = [names.get(word) for word in re.findall(r"\w+", argument)]
+    elif callable(argument) and not isinstance(argument, (type, Mapper)):
+        try:
+            found = [argument()]
+        except (NameError, AttributeError):  # its module is not imported as a whole
+            return
+    else:
+        found = [argument]
+    for one in found:
+        for cls in one if isinstance(one, _MultipleClassMarker) else (one,):
+            meant = getattr(inspect(cls, raiseerr=False), "mapper", None)
+            if meant is not None:
+                yield meant
 
 
 def key_of_mapping(mapper: Mapper[Any]) -> Any:

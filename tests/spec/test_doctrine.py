@@ -6,8 +6,10 @@ import datetime
 
 import pytest
 from sqlalchemy import select
+from sqlalchemy.orm import sessionmaker
 
-from tests.spec.models import Clock
+from optilock import ConcurrencyError, Isolation, UnitOfWork
+from tests.spec.models import Clock, Doc
 from tests.spec.steps import stub, told
 from tests.support.models import Animal, Dog
 
@@ -43,6 +45,26 @@ def test_the_conflict_of_a_joined_row_is_told_as_that_class(
     assert stored(Dog, 1) == {
         "id": 1, "kind": "dog", "name": "theirs", "tricks": "a", "version": 2,
     }  # fmt: skip
+
+
+@pytest.mark.engines("postgresql")
+def test_a_conflict_that_the_commit_reports_is_a_conflict(engine, store, stored):
+    """DT-10: two units depend on each other's reads; PostgreSQL says so at the second COMMIT."""
+    store(Doc(id=1, name="on"), Doc(id=2, name="on"))
+
+    def unit():
+        return UnitOfWork(
+            sessionmaker(engine), isolation=Isolation.SERIALIZABLE, propagation="independent"
+        )
+
+    with pytest.raises(ConcurrencyError) as caught, unit() as one, unit() as two:
+        for session, key in ((one, 1), (two, 2)):
+            docs = session.scalars(select(Doc).order_by(Doc.id)).all()
+            docs[key - 1].name = "off"
+            session.flush()
+
+    assert caught.value.__cause__.orig.sqlstate == "40001"
+    assert sorted(stored(Doc, n)["name"] for n in (1, 2)) == ["off", "on"]
 
 
 # -- times as versions -----------------------------------------------------------------------------

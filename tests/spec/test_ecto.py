@@ -48,3 +48,18 @@ def test_a_kid_that_is_taken_away_and_was_gone_is_a_conflict_unless_that_is_igno
         session.commit()
         assert [kid.id for kid in parent.kids] == [2]
         assert stored(Kid, 1) is None
+
+
+@alive
+def test_a_delete_that_may_find_nothing_still_minds_a_change(store, watched, other, stored):
+    """EC-14"""
+    a_family(store)
+    session = watched(None, OnDelete.IGNORE_GONE)
+    parent = session.get_one(Parent, 1)
+    parent.kids.remove(parent.kids[0])
+    other(Kid, 1, name="theirs")
+    [entry] = told(session).entries
+    session.rollback()
+
+    assert (entry.model, entry.action, entry.kind) == (Kid, "delete", "updated")
+    assert stored(Kid, 1)["name"] == "theirs"

@@ -13,6 +13,7 @@ from optilock import (
     ConfigurationError,
     Isolation,
     UnitOfWork,
+    bulk_update,
     client_wins,
     merge_fields,
     repeatable_read,
@@ -20,6 +21,7 @@ from optilock import (
     serializable,
     touch,
     unit_of_work,
+    verify,
 )
 from optilock.statements import no_bump, unchanged
 from tests.spec.models import (
@@ -614,6 +616,17 @@ def test_a_version_that_a_trigger_moves_is_the_stored_one(
     assert stored(Moved, 0)["name"] == ("theirs" if stale else "ours")
 
 
+def test_of_a_row_that_is_deleted_here_nothing_is_verified(engine, store, stored):
+    """trap 26: HHH-9419."""
+    store(Doc(id=1, name="a"))
+    with UnitOfWork(sessionmaker(engine), verify_reads=True) as session:
+        doc = session.get_one(Doc, 1)
+        verify(doc)
+        session.delete(doc)
+
+    assert stored(Doc, 1) is None
+
+
 # -- statements ------------------------------------------------------------------------------------
 
 
@@ -635,6 +648,34 @@ def test_an_update_statement_moves_the_version_and_the_object_knows(
 
     assert found.rowcount == 0
     assert (stored(Doc, 1)["name"], stored(Doc, 1)["version"]) == ("theirs", 3)
+
+
+def test_rows_in_bulk_come_back_as_written_or_as_conflicts(store, watched, other, stored):
+    """trap 34: each in the version that it names."""
+    store(*(Doc(id=n, name="a") for n in (1, 2, 3)))
+    other(Doc, 2, name="theirs")
+    session = watched()
+    rows = [{"id": n, "version": 1, "name": "ours"} for n in (1, 2, 3)]
+    result = bulk_update(session, Doc, rows)
+    session.commit()
+
+    assert [done.identity for done in result.updated] == [(1,), (3,)]
+    assert [entry.identity for entry in result.conflicts] == [(2,)]
+    assert [stored(Doc, n)["name"] for n in (1, 2, 3)] == ["ours", "theirs", "ours"]
+
+
+def test_an_object_that_was_saved_in_bulk_is_no_conflict_with_itself(store, watched, stored):
+    """trap 34: SQLAlchemy leaves the old version in it."""
+    store(Doc(id=1, name="a"))
+    session = watched(expire_on_commit=False)
+    doc = session.get_one(Doc, 1)
+    doc.name = "b"
+    session.bulk_save_objects([doc])
+    session.commit()
+    doc.other = "c"
+    session.commit()
+
+    assert stored(Doc, 1)["version"] == doc.version == 3
 
 
 @pytest.mark.parametrize("again", [True, False])

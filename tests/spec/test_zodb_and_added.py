@@ -15,7 +15,7 @@ from optilock import (
     unit_of_work,
 )
 from optilock.resolvers import Resolution, add_delta, per_field
-from tests.spec.models import Doc
+from tests.spec.models import Doc, Line, Order
 from tests.spec.steps import alive
 from tests.support.models import Account
 
@@ -79,6 +79,18 @@ def test_a_mistake_is_not_run_again(engine, store):
 
 
 # -- roots -----------------------------------------------------------------------------------------
+
+
+def test_who_holds_the_root_as_it_was_must_look_again(orders, watched, refused):
+    """EX-11: both sides change something of one order."""
+    session, theirs = watched(), watched(autoflush=False)
+    session.get_one(Order, 1).name = "mine"
+    theirs.get_one(Line, 1).amount = 5
+    theirs.commit()
+    [entry] = refused(session).entries
+    session.rollback()
+
+    assert (entry.model, entry.identity, entry.database["version"]) == (Order, (1,), 2)
 
 
 @pytest.mark.parametrize("expected", [1, 2])

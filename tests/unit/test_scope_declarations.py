@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import enum
+import gc
 import pickle
 import uuid
 from typing import Any
@@ -23,6 +24,7 @@ from sqlalchemy.orm import (
 from optilock import ConfigurationError, Versioned
 from optilock.dialects import database_of
 from optilock.errors import Entry
+from optilock.mapping.scopes import scoped_tables
 from optilock.preconditions import ETags, Scope
 from optilock.tables import exact_text
 from optilock.watched.scopes.transaction import ScopeVersion, entry_of_scope, runs
@@ -90,6 +92,20 @@ def test_a_column_that_may_change_unseen_is_refused(option):
     declared(("room_id",), **{option: ("room_id",)})
     with pytest.raises(ConfigurationError, match=option):
         configure_mappers()
+
+
+def test_a_class_that_is_refused_or_dropped_leaves_no_table():
+    gc.collect()
+    before = set(scoped_tables)
+    kept = declared(("room_id",))
+    with pytest.raises(ConfigurationError, match="missing") as refused:
+        declared(("room_id",), __version_ignore__=("missing",))
+    assert set(scoped_tables) - before == {kept.__table__}
+    del refused
+    kept = declared(("day",))
+    gc.collect()
+
+    assert set(scoped_tables) - before == {kept.__table__}
 
 
 def test_a_subclass_has_the_scopes_of_its_root():

@@ -21,7 +21,7 @@ PAGE = PACKAGE.parent / "docs" / "contributing" / "state.md"
 #: Tools of people: what they keep is gone with their command.
 TOOLS = {"__init__", "alembic", "check", "cli", "old_paths", "pytest_plugin", "testing"}
 OURS = re.compile(r"_?optilock[._][\w.]*")
-WEAK = {"WeakKeyDictionary", "WeakValueDictionary", "WeakSet"}
+WEAK = {"WeakKeyDictionary", "WeakValueDictionary", "WeakSet", "OfTables"}
 REGISTRIES = {*WEAK, "ContextVar", "local", "set", "Switch"}
 CACHES = {"cache", "lru_cache"}
 LISTEN = {"event.listen", "event.listens_for", "sa.event.listen", "sa.event.listens_for"}

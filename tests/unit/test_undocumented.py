@@ -89,6 +89,7 @@ from optilock.undocumented.mappers import (
     key_of_mapping,
     leave_out,
     mappers_in,
+    mappers_meant,
     mark_changed,
     mark_unchanged,
     names_in_composite,
@@ -520,6 +521,30 @@ def test_a_class_whose_mapping_was_refused_stands_in_nobodys_way():
     with pytest.raises(UnmappedClassError):
         Base.registry.mappers  # noqa: B018
     assert list(mappers_in(Base.registry)) == [inspect(Good)]
+
+
+def test_a_relationship_means_classes_of_its_own_base_that_are_there():
+    class Base(DeclarativeBase):
+        pass
+
+    class Other(DeclarativeBase):
+        pass
+
+    def named(name, table, base=Base):
+        column = mapped_column(Integer, primary_key=True)
+        return type(name, (base,), {"__tablename__": table, "__module__": table, "id": column})
+
+    one, two, page = named("Twice", "one"), named("Twice", "two"), named("Page", "pages")
+    other = named("Page", "pages", Other)
+
+    def meant(argument):
+        return {mapper.class_ for mapper in mappers_meant(inspect(page), argument)}
+
+    assert meant("Page") == meant("pages.Page") == meant(page) == {page}
+    assert meant("Twice") == {one, two}
+    assert meant(other) == meant(lambda: other) == meant(lambda: aliased(other)) == {other}
+    assert meant("Later") == meant(lambda: Later) == meant(None) == set()  # noqa: F821
+    assert not inspect(page).configured
 
 
 def test_an_update_tells_what_it_sets_and_where():

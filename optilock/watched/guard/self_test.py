@@ -481,6 +481,7 @@ def _parts_of_sessions(trial: _Trial) -> None:
             {*mappers.mappers_in(mapper.registry)} == {mapper, sa.inspect(trial.Part)},
             mapper.registry in [*mappers.registries()],
             not mappers.key_of_mapping(mapper),
+            [*mappers.mappers_meant(mapper, mapper.class_.__name__)] == [mapper],
         )
         require(all(found), f"number {found.index(False)}" if False in found else "")
         flushes.note_deleted_rows(session, [state])

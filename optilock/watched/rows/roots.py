@@ -10,7 +10,6 @@ The others are read with a lock, so that a root cannot have moved when its versi
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -32,6 +31,7 @@ from sqlalchemy.orm.attributes import instance_state
 from optilock.dialects import database_of
 from optilock.dialects.rows import lock_in_turn
 from optilock.mapped import Identity, State, all_mappers, facts, identity_of
+from optilock.undocumented.mappers import mappers_meant
 from optilock.watched.rows.in_order import in_order
 from optilock.watched.rows.stored import read_stored, rows_at
 from optilock.watched.session.connections import connection_to_write
@@ -79,13 +79,14 @@ def covers_of(mapper: Mapper[Any]) -> tuple[list[Cover], list[Cover]]:
 
 
 def _may_cover(root: Mapper[Any], part: Mapper[Any]) -> bool:
-    """Return whether a class that is not configured declares that it covers rows of ``part``."""
-    above = {cls.__name__ for cls in part.class_.__mro__}
+    """Return whether a class that is not configured declares that it covers rows of ``part``.
+
+    A relationship that it does not have yet is made by a class of its parts, once that is
+    configured, as ``part`` is.
+    """
     for name in getattr(root.class_, "__version_root_of__", ()):
         relationship = getattr(getattr(root.class_, name, None), "prop", None)
-        named = getattr(relationship, "argument", None)
-        named = named.__name__ if isinstance(named, type) else named
-        if not isinstance(named, str) or not above.isdisjoint(re.findall(r"\w+", named)):
+        if any(part.isa(one) for one in mappers_meant(root, getattr(relationship, "argument", ()))):
             return True
     return False
 

@@ -86,7 +86,6 @@ def test_a_row_that_was_changed_may_be_deleted_all_the_same(store, watched, othe
 def test_who_ignores_rows_that_are_gone_does_not_ignore_changes(
     store, watched, other, refused, stored, many
 ):
-    """EC-14"""
     store(*(Account(id=n) for n in range(many)))
     session = watched(on_delete=GONE)
     marked(session)

@@ -132,7 +132,6 @@ def test_in_two_phases(strict, way, stored):
 
 @pytest.mark.engines("postgresql")
 def test_a_unit_of_work_says_the_same(strict):
-    """DT-10"""
     with (
         pytest.raises(ConcurrencyError) as caught,
         UnitOfWork(watch(sessionmaker(strict))) as session,

@@ -340,7 +340,6 @@ def test_under_no_bump_a_child_does_not_move_its_root(watched, session, versions
 
 @pytest.mark.parametrize("many", [1, 2])
 def test_writers_of_different_children_meet_at_the_root(session, other, refused, many):
-    """EX-11"""
     if type(session) is Session:
         pytest.skip("the guard tells the entries")
     order = session.get_one(Order, 1)

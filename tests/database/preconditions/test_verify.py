@@ -232,7 +232,6 @@ def test_a_row_that_was_refreshed_counts_from_the_first_sight(
 def test_rows_that_we_write_or_delete_are_not_read_again(
     account: Any, sessions: Any, engine: Engine
 ) -> None:
-    """trap 26"""
     with count_statements(engine) as sent, UnitOfWork(sessions, verify_reads=True) as session:
         first, second = session.get_one(Account, 1), session.get_one(Account, 2)
         first.owner = "Eve"

@@ -53,7 +53,6 @@ def test_rows_in_their_version_are_written(store, watched, stored, many):
 @alive
 @pytest.mark.parametrize("many", [1, 2, 20])
 def test_rows_in_another_version_come_back_as_entries(store, watched, other, gone, stored, many):
-    """trap 34"""
     store(*(Account(id=n, owner="a") for n in range(many)))
     session = watched()
     given = rows(*range(many), owner="mine")

@@ -1,7 +1,8 @@
 """Programs whose first statement comes before SQLAlchemy has configured their classes.
 
 SQLAlchemy configures the classes of a declarative base, and of those that it refers to, when the
-first of them is used. Each program is a process of its own.
+first of them is used. Classes of the same names in a base that is not imported as a whole stay as
+they are. Each program is a process of its own.
 """
 
 from __future__ import annotations
@@ -15,12 +16,17 @@ import pytest
 PROGRAM = """
     import sys
     from sqlalchemy import ForeignKey, create_engine, text, update
-    from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship, sessionmaker
+    from sqlalchemy.orm import (
+        DeclarativeBase, Mapped, mapped_column, registry, relationship, sessionmaker
+    )
     from optilock import ConfigurationError, Versioned, entities, watch
     from optilock.tables.names import scopes
 
+    first = sys.argv[1]
+    names = {}
+
     class Parts(DeclarativeBase):
-        pass
+        registry = registry(class_registry=names)
 
     class Line(Versioned, Parts):
         __tablename__ = "lines"
@@ -31,12 +37,13 @@ PROGRAM = """
 
     class Roots(DeclarativeBase):
         metadata = Parts.metadata
+        registry = registry(class_registry=names)
 
     class Basket(Versioned, Roots):
         __tablename__ = "baskets"
         __version_root_of__ = ("lines",)
         id: Mapped[int] = mapped_column(primary_key=True)
-        lines: Mapped[list[Line]] = relationship(Line)
+        lines = relationship({"named": "__main__.Line", "called": lambda: Line}.get(first, Line))
 
     class Natives(DeclarativeBase):
         metadata = Parts.metadata
@@ -56,6 +63,24 @@ PROGRAM = """
         id: Mapped[int] = mapped_column(primary_key=True)
         lost: Mapped[int] = relationship("Nobody")
 
+    def its_own_lines():
+        class Line(Versioned, Elsewhere):
+            __tablename__ = "lines"
+            id: Mapped[int] = mapped_column(primary_key=True)
+            bin_id: Mapped[int] = mapped_column(ForeignKey("bins.id"))
+            bin = relationship("Bin", backref="made")
+
+        class Bin(Versioned, Elsewhere):
+            __tablename__ = "bins"
+            __version_root_of__ = ("named", "given", "called", "missing", "made")
+            id: Mapped[int] = mapped_column(primary_key=True)
+            named = relationship("Line")
+            given = relationship(Line)
+            called = relationship(lambda: Line)
+            missing = relationship(lambda: NotImportedYet)
+
+    its_own_lines()
+
     engine = create_engine("sqlite://")
     with engine.begin() as connection:
         Parts.metadata.create_all(connection)
@@ -73,7 +98,7 @@ PROGRAM = """
     UPDATE = "UPDATE lines SET n = 5, version = version + 1"
     lines, natives = Line.__table__, Native.__table__
     with watch(sessionmaker(engine))() as session:
-        match sys.argv[1]:
+        match first:
             case "core":
                 session.execute(update(lines).values(n=5))
             case "text":
@@ -84,7 +109,7 @@ PROGRAM = """
                 session.connection().exec_driver_sql(UPDATE)
             case "native":
                 print("version" in refused(lambda: session.execute(update(natives).values(n=5))))
-            case "part":
+            case "part" | "named" | "called":
                 session.add(Line(id=2, basket_id=1))
             case "entity":
                 call = lambda: entities.merge(session, Line, 1, {"n": 2}, if_match="*")
@@ -92,13 +117,13 @@ PROGRAM = """
         session.commit()
 
     with engine.connect() as connection:
-        if sys.argv[1] == "part":
+        if first in ("part", "named", "called"):
             print(connection.exec_driver_sql("SELECT version FROM baskets").scalar() == 2)
-        elif sys.argv[1] not in ("native", "entity"):
+        elif first not in ("native", "entity"):
             print(connection.execute(scopes.select()).first() is not None)
 """
 
-FIRST = ["core", "text", "connection", "driver", "native", "part", "entity"]
+FIRST = ["core", "text", "connection", "driver", "native", "part", "named", "called", "entity"]
 
 
 @pytest.mark.engines("sqlite-wal")

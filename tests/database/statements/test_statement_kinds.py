@@ -141,7 +141,6 @@ def test_rows_in_bulk_get_their_first_version(watched, tables, engine):
 
 
 def test_an_object_saved_in_bulk_can_be_saved_again(store, watched, engine):
-    """trap 34"""
     store(Account(id=1), Note(id=1))
     session = watched()
     account, note = session.get_one(Account, 1), session.get_one(Note, 1)
