@@ -50,9 +50,10 @@ _NUMBER = re.compile(r"[+-]?(\d{1,400}(\.\d{0,400})?|\.\d{1,400})(e[+-]?\d{1,4})
 _DAY = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 _ZONE = r"(Z|[+-]\d\d:\d\d)?"
 TIME = re.compile(r"\d\d:\d\d(:\d\d(\.\d{1,6})?)?", re.ASCII)
-_MOMENT = re.compile(f"{_DAY.pattern}[T ]{TIME.pattern}{_ZONE}", re.ASCII)
+_ZONED_TIME = re.compile(TIME.pattern + _ZONE, re.ASCII)
+_MOMENT = re.compile(f"{_DAY.pattern}[T ]{_ZONED_TIME.pattern}", re.ASCII)
 #: As Python writes it.
-_EXACT_TIME = r"\d\d:\d\d:\d\d(\.(?!0{6})\d{6})?"
+_EXACT_TIME = rf"\d\d:\d\d:\d\d(\.(?!0{{6}})\d{{6}})?(?!-00:00){_ZONE}"
 
 
 # -- the value of a text ---------------------------------------------------------------------------
@@ -105,6 +106,11 @@ def _uuid(text: str, kind: Any) -> Any:
     if text.lower() not in (str(value), value.hex):
         raise ValueError
     return value if kind.as_uuid else str(value)
+
+
+def _time(text: str, kind: Any) -> time:
+    found = time.fromisoformat(text) if _ZONED_TIME.fullmatch(text) else _refused()
+    return found if found.tzinfo is None or kind.timezone else _refused()
 
 
 # -- the value itself, as a program gives it: as the column gives it back --------------------------
@@ -214,14 +220,14 @@ KINDS: Mapping[type[Any], Kind] = {
         datetime,
         (),
         _reader(_MOMENT, datetime.fromisoformat),
-        f"{_DAY.pattern}[T ]{_EXACT_TIME}(?!-00:00){_ZONE}",
+        f"{_DAY.pattern}[T ]{_EXACT_TIME}",
         _plain_moment,
         field="datetime-local",
     ),
     sa.Date: Kind(
         "a date", date, datetime, _reader(_DAY, date.fromisoformat), _EVERY, field="date"
     ),
-    sa.Time: Kind("a time", time, (), _reader(TIME, time.fromisoformat), _EXACT_TIME, field="time"),
+    sa.Time: Kind("a time", time, (), _time, _EXACT_TIME, field="time"),
     sa.Interval: Kind("a length of time", timedelta, field=None),
     sa.LargeBinary: _BYTES,
     sa.BINARY: _BYTES,

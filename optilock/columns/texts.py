@@ -114,15 +114,18 @@ def version_in(text: str, kind: Any) -> Any:
         return number if number is not None and 0 <= number < 1 << 32 else None
     if isinstance(kind, TypeDecorator):
         return version_in(text, kind.impl_instance)
-    if row_of(KINDS, kind) is None:
+    is_known, read_as = row_of(KINDS, kind) is not None, kind
+    if not is_known:
         with suppress(NotImplementedError, KeyError):
-            return version_in(text, _BY_PYTHON[kind.python_type])
+            read_as = _BY_PYTHON[kind.python_type]
     try:
-        version = find_value(unquote(text, errors="strict"), kind)
+        version = find_value(unquote(text, errors="strict"), read_as)
         if not _has_text(version) or text_of(version, "") != text:
             return None
     except (ValueError, ArithmeticError):  # no UTF-8; a moment that UTC does not have
         return None
+    if not is_known:
+        return version  # what such a column can hold is unknown
     if isinstance(version, datetime) and bool(kind.timezone) is (version.tzinfo is None):
         if not kind.timezone:
             return None

@@ -38,6 +38,8 @@ class Limits:
     bits: tuple[int, int, int] = (16, 32, 64)
     #: Whether the text of a number or a time counts as that (:mod:`optilock.columns.kinds`).
     converts: bool = False
+    #: Whether a Decimal counts as a whole number.
+    decimals: bool = False
     #: Columns of numbers that take True for 1.
     bools: tuple[type[TypeEngine[Any]], ...] = ()
     no_bools: tuple[type[TypeEngine[Any]], ...] = ()
@@ -146,7 +148,9 @@ def _as_number(value: Any, kind: Any, limits: Limits) -> Any:
         case float():
             return Decimal(repr(float(value))) if limits.converts or not whole else None
         case Decimal():
-            return None if whole else value
+            return value if limits.decimals or not whole else None
+        case "NaN" | "Infinity" | "-Infinity" if limits.converts and limits.nan and not whole:
+            return Decimal(value)
         case str() if limits.converts:
             return find_value(value, kind if whole else _DECIMAL)
     return None
@@ -307,7 +311,8 @@ _DAY, _MOMENT = sa.Date(), sa.DateTime()
 
 def _time(value: Any, kind: Any, limits: Limits, dialect: Any) -> bool:
     if isinstance(value, str):
-        return limits.converts and find_value(value, kind) is not None
+        found = find_value(value, kind) if limits.converts else None
+        return found is not None and (limits.offsets or found.tzinfo is None)
     return isinstance(value, time)
 
 

@@ -54,6 +54,7 @@ _BITS = re.compile(r"FLOAT\((\d+)\)")
 _UNKNOWN = Limits(
     bits=(64, 64, 64),
     converts=True,
+    decimals=True,
     bools=(sa.types.Integer, sa.types.Numeric, sa.types.Float),
     nan=True,
     infinity=True,

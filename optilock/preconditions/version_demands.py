@@ -13,15 +13,14 @@ program's mistake (``ConfigurationError``), or the client's if it may come from 
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-import sqlalchemy as sa
 from sqlalchemy.orm import Mapper
 
-from optilock.columns.kinds import find_value
 from optilock.conditions.request import compared
 from optilock.errors import BadPrecondition, ConfigurationError, Entry
 from optilock.mapped import Identity, State, facts, identity_of
@@ -85,16 +84,15 @@ def matches(state: State, version: Any, want: VersionDemand) -> bool:
 
 def _as_version(state: State, version: Any, want: VersionDemand) -> object:
     """Return the demanded version in the type of the loaded one, or raise an error."""
-    given = want.version
-    match version, given:
-        case (bytes() | bytearray() | memoryview(), bytes() | bytearray() | memoryview()):
-            return bytes(given)
-        case (UUID(), str()):
-            parsed = find_value(given, _UUID) or given
-        case (datetime(), str()):
-            parsed = find_value(given, _MOMENT) or given
-        case _:
-            parsed = given
+    given = parsed = want.version
+    with suppress(ValueError):  # the error says what was given
+        match version, given:
+            case (bytes() | bytearray() | memoryview(), bytes() | bytearray() | memoryview()):
+                return bytes(given)
+            case (UUID(), str()):
+                parsed = UUID(given)
+            case (datetime(), str()):
+                parsed = datetime.fromisoformat(given)
     if _is_of_type(parsed, version):
         return parsed
     name = state.class_.__name__
@@ -120,7 +118,6 @@ def _is_of_type(found: Any, version: Any) -> bool:
 
 #: The types of a JSON body that are no text.
 _OF_JSON = (bool, int, float, list, dict)
-_UUID, _MOMENT = sa.Uuid(), sa.DateTime()
 
 
 def demanded_version(mapper: Mapper[Any], identity: Identity, want: VersionDemand) -> object:

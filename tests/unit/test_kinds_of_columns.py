@@ -55,6 +55,7 @@ VALUES: list[tuple[Any, st.SearchStrategy[Any]]] = [
     (sa.DateTime(timezone=True), MOMENTS.map(lambda one: one.replace(tzinfo=UTC))),
     (sa.Date(), st.dates()),
     (sa.Time(), st.times()),
+    (sa.Time(timezone=True), st.times(timezones=st.sampled_from(ZONES[:3:2]))),
     (sa.LargeBinary(20), st.binary(max_size=20)),
 ]
 
@@ -134,6 +135,15 @@ def test_a_version_of_a_type_of_the_program_is_read_by_its_python_type() -> None
 def test_what_a_type_of_the_program_can_hold_is_not_guessed(version: Any) -> None:
     """A tag of its row would never match."""
     assert version_in(text_of(version, ""), own_type(type(version))) == version
+
+
+def test_a_time_with_an_offset_is_one_of_a_column_with_zones_alone() -> None:
+    lenient = Limits(converts=True, offsets=True)
+    assert can_hold("03:04:05+02:00", sa.Time(timezone=True), lenient)
+    assert not can_hold("03:04:05+02:00", sa.Time(timezone=True), Limits(converts=True))
+    assert not can_hold("03:04:05+02:00", sa.Time(), lenient)
+    with pytest.raises(ValueError, match=r"^$"):
+        read_key("03:04:05+02:00", sa.Time())
 
 
 def test_a_number_is_no_text_in_any_database() -> None:

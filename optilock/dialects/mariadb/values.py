@@ -42,6 +42,7 @@ def _octets(kind: TypeEngine[Any], dialect: sa.Dialect) -> int | None:
 
 _LIMITS = Limits(
     converts=True,
+    decimals=True,
     bools=(sa.types.Integer, sa.types.Numeric, sa.types.Float),
     digits=(10, 0),
     single="FLOAT",

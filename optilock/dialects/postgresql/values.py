@@ -24,6 +24,7 @@ _OF_ASYNCPG = Limits(
 _OF_OTHERS = replace(
     _OF_ASYNCPG,
     converts=True,
+    decimals=True,
     offsets=True,
     zones=False,
 )

@@ -139,6 +139,8 @@ ODD: list[Any] = [
     "\N{ARABIC-INDIC DIGIT SEVEN}",
     "9" * 5_000,
     "NaN",
+    "-Infinity",
+    Decimal(7),
     "abc",
     "",
     "x" * 6,
@@ -293,6 +295,21 @@ async def test_every_value_is_stored_right_or_refused_in_async_sessions(
         await connection.run_sync(Base.metadata.create_all)
     async with AsyncSession(async_engine) as session:
         assert await session.run_sync(wrong) == []
+
+
+def test_numbers_that_a_database_converts_are_accepted(engine: Engine) -> None:
+    """Of ``json.loads(parse_float=Decimal)``, for example."""
+    Base.metadata.create_all(engine)
+    whole = [Decimal(7), Decimal("7.0")] if engine.name != "sqlite" else []
+    texts = ["NaN", "Infinity", "-Infinity"] if engine.name == "postgresql" else []
+    with Session(engine) as session:
+        for name, values in {"integer": whole, "float": texts, "single": texts}.items():
+            for number, value in enumerate(values):
+                entities.insert(session, MODELS[name], number, {"value": value})
+            found = session.scalars(select(MODELS[name].value).order_by(MODELS[name].id)).all()
+            assert [str(one) for one in found] == [str(float(one)) for one in values] or (
+                name == "integer" and found == [7, 7]
+            )
 
 
 #: Keys that no row of the kind can have.

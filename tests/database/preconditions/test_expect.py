@@ -97,7 +97,8 @@ def test_the_tag_that_etag_of_gave_is_expected_for_a_random_version(
     mine = session.get(Note, 1)
     expect(mine, etag_of(mine))
     expect(mine, mine.version)
-    expect(mine, version=str(mine.version))
+    for text in (str(mine.version), mine.version.hex, mine.version.urn, f"{{{mine.version}}}"):
+        expect(mine, version=text)
     with pytest.raises(PreconditionFailed):
         expect(mine, tag(Note, 1, uuid.UUID(int=0)))
     with pytest.raises(PreconditionFailed):
