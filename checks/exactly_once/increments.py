@@ -96,9 +96,9 @@ def prepare(direct: Engine) -> None:
         session.add(Account(id=1, owner="Ada", balance=0))
 
 
-def options(mode: str) -> dict[str, Any]:
+def options(mode: str, attempts: int = 30) -> dict[str, Any]:
     """The options of ``unit_of_work`` in this mode; a key is made of the first argument."""
-    waits: dict[str, Any] = {"attempts": 30, "wait_initial": 0.002, "wait_max": 0.1}
+    waits: dict[str, Any] = {"attempts": attempts, "wait_initial": 0.002, "wait_max": 0.1}
     if mode == "naive":
         waits["on"] = lambda e: is_transient(e) or isinstance(e, CommitOutcomeUnknown)
         return {"retry": retrying(**waits)}

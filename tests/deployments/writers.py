@@ -32,7 +32,15 @@ from sqlalchemy import Engine, String, func, select
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
-from optilock import PreconditionFailed, Versioned, entities, leases, retry, unit_of_work
+from optilock import (
+    PreconditionFailed,
+    Versioned,
+    entities,
+    leases,
+    retry,
+    retrying,
+    unit_of_work,
+)
 from optilock.errors import CommitOutcomeUnknown
 from optilock.tables.names import leases as table_of_leases
 
@@ -191,7 +199,8 @@ class Tally:
             "wait_max": LONGEST_WAIT,
             "before_retry": self.retried,
         }
-        return retry(on=(PreconditionFailed, leases.LeaseHeld), **patience), patience
+        again = retry(on=(PreconditionFailed, leases.LeaseHeld), **patience)
+        return again, {"retry": retrying(**patience)}
 
 
 def write(

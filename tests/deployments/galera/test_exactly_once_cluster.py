@@ -57,7 +57,7 @@ def test_writers_on_all_nodes_count_exactly_over_lines_that_are_cut(
     cut = [create_engine(line.url, pool_size=1) for line in lines]
 
     def write(node: int) -> None:
-        @unit_of_work(cut[node], **{**options(mode), "attempts": 200})
+        @unit_of_work(cut[node], **options(mode, attempts=200))
         def increase(session: Session, number: str) -> None:
             session.get_one(Account, 1).balance += 1
 

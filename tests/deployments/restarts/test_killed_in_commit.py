@@ -79,7 +79,7 @@ def test_a_server_that_is_killed_in_commit_loses_and_doubles_nothing(mode, monke
                 connection.execute(text(statement))
         engine, stopped, killed = create_engine(url, pool_size=1), threading.Event(), []
 
-        @unit_of_work(sessionmaker(engine), **{**options(mode), "attempts": 500})
+        @unit_of_work(sessionmaker(engine), **options(mode, attempts=500))
         def increase(session: Session, number: int) -> Any:
             account = session.get_one(Account, 1)
             account.balance += 1
