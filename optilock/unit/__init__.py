@@ -41,6 +41,7 @@ from optilock.unit.durations import Seconds
 from optilock.unit.heat import forget_hot_rows
 from optilock.unit.isolation import Isolation
 from optilock.unit.options import (
+    Propagation,
     UnitOptions,
     UnitOptionsWithoutIsolation,
 )
@@ -60,6 +61,7 @@ __all__ = [
     "Isolation",
     "Part",
     "Pipelined",
+    "Propagation",
     "Seconds",
     "Strategy",
     "UnitOfWork",
