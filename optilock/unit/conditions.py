@@ -38,7 +38,7 @@ from optilock.watched.aggregates import roots_of_object
 from optilock.watched.rows.touch import ROOTS
 from optilock.watched.session.order import add_step
 from optilock.watched.session.record import is_watched, record_of, session_record
-from optilock.watched.statements.requests import unconditional_error
+from optilock.watched.statements.requests import unconditional_error, watch_conditions
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncSession
@@ -63,7 +63,7 @@ class ConditionsPart(Part):
 
 
 def require_conditions(session: S) -> S:
-    """Require a condition for each stored row that a session changes, and return the session.
+    """Require a condition for each stored row that a session changes from here on; return it.
 
     Of a unit, or of a session that another program uses, such as an admin: an edit without a
     version is refused then, and overwrites nothing.
@@ -73,16 +73,20 @@ def require_conditions(session: S) -> S:
         ConfigurationError: the session is not watched.
     """
     watched = _watched(session, "require_conditions")
-    session_record(watched).require_conditions = True
+    record = session_record(watched)
+    record.require_conditions = True
     watched.__dict__[_EVERY] = True
     add_step("conditions", _EVERY, before_flush=_before_flush)
+    for connection in record.connections:  # the transaction has begun
+        watch_conditions(watched, connection)
     return session
 
 
 def ignore_conditions(session: S) -> S:
     """Let a session write though the condition of the request is not compared, and return it.
 
-    For work beside the request, such as an access log, in a unit or session of its own.
+    For work beside the request, such as an access log, in a unit or session of its own: call it
+    before the first statement.
 
     Raises:
         ConfigurationError: the session is not watched, requires conditions, or is that of a unit

@@ -54,9 +54,8 @@ _heard: WeakSet[Engine] = WeakSet()
 class Sent:
     """The writes that one transaction of a session has sent, as far as conditions concern them."""
 
-    def __init__(self, session: Session, request: Request | None, *, every_row: bool) -> None:
+    def __init__(self, session: Session, request: Request | None) -> None:
         self._session, self._record, self._request = ref(session), record_of(session), request
-        self._every_row = every_row
         #: Tables, the savepoints that were open, and whether the condition was compared.
         self._written: list[tuple[str, tuple[SessionTransaction, ...], bool]] = []
         #: Tables of changed objects that the session has left.
@@ -166,7 +165,8 @@ class Sent:
         """Note a statement that is to be sent, or refuse it."""
         for name, statement in _written(sql, context):
             adds = isinstance(statement, Insert) and not changes_stored_rows(statement)
-            if self._every_row and not adds and self._record.flush is None:
+            every_row = self._record.require_conditions
+            if every_row and not adds and self._record.flush is None:
                 self._require_version(statement, name, connection.dialect)
             if self._request is not None and not (adds and self._inserts_are_free):
                 self._note(name)
@@ -215,7 +215,7 @@ def watch_conditions(session: Session, connection: Connection) -> None:
             request = None
         if request is None and not required:
             return
-        sent = Sent(session, request, every_row=bool(required))
+        sent = Sent(session, request)
         record.note_conditions(sent)
         if request is not None:
             session.__dict__[_KEY] = sent
@@ -297,7 +297,7 @@ def not_compared_error(request: Request, what: str) -> ConditionNotCompared:
         " is about: expect(obj, conditions.expected), or entities.replace(...,"
         " **conditions.demands); or call optilock.conditions.request.compared() if you compare it"
         " in your own way. In a unit that has nothing to do with the row, call"
-        " optilock.unit.ignore_conditions(session). Nothing was stored."
+        " optilock.unit.ignore_conditions(session) before its first statement. Nothing was stored."
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any, Unpack
 
 import pytest
@@ -364,6 +364,24 @@ def test_a_decorated_function_and_a_unit_that_joins_can_require_them(
         work()
     with pytest.raises(PreconditionRequired), UnitOfWork(sessions):
         work()
+
+
+@pytest.mark.parametrize("serves", [False, True])
+def test_it_may_be_required_after_the_transaction_has_begun(
+    rows: None, engine: Engine, serves: bool
+) -> None:
+    """A10: of the statements and flushes from there on."""
+    for write in (edit, lambda session: session.execute(update(Account).values(owner="new"))):
+        with (
+            serving("PUT", {"If-Match": '"a"'}) if serves else nullcontext(),
+            pytest.raises((PreconditionRequired, ConditionNotCompared)),
+            UnitOfWork(engine) as session,
+        ):
+            session.get_one(Account, 2)
+            require_conditions(session)
+            write(session)
+            session.flush()
+            raise AssertionError("it was sent")
 
 
 def test_it_is_required_of_watched_sessions_alone_and_not_taken_back(
