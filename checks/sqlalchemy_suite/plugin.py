@@ -55,15 +55,16 @@ def _listen_again() -> None:
     from sqlalchemy import event
     from sqlalchemy.orm import Mapper, Session
 
-    from optilock.watched.guard.methods import follow_mapping
+    from optilock.watched.guard.methods import MAPPER_LISTENERS
     from optilock.watched.session.order import _FIRST, _LISTENERS, _in_order, _of_classes
 
     ours = {name: listener for name, listener in _LISTENERS.items() if _in_order[name]}
     for name, listener in {**_of_classes, **ours}.items():
         if not event.contains(Session, name, listener):
             event.listen(Session, name, listener, propagate=True, insert=name in _FIRST)
-    if not event.contains(Mapper, "mapper_configured", follow_mapping):
-        event.listen(Mapper, "mapper_configured", follow_mapping)
+    for name, listener in MAPPER_LISTENERS.items():
+        if not event.contains(Mapper, name, listener):
+            event.listen(Mapper, name, listener)
 
 
 def name_of(nodeid: str) -> str:

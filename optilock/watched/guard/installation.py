@@ -24,7 +24,12 @@ from optilock.errors import ConfigurationError
 from optilock.mapped import all_mappers
 from optilock.resolvers.resolution import DeletePolicies, OnConflict, check_on_delete
 from optilock.resolvers.rules import check_on_conflict
-from optilock.watched.guard.methods import cover_methods, follow_mapping, follow_tables
+from optilock.watched.guard.methods import (
+    MAPPER_LISTENERS,
+    cover_methods,
+    follow_mapping,
+    follow_tables,
+)
 from optilock.watched.guard.own_flush import check_own_flush
 from optilock.watched.guard.release import check_release
 from optilock.watched.guard.session_events import (
@@ -170,10 +175,10 @@ def read_versions_with_rows() -> None:
     when it already is the other writer's. The tables of these classes become known, too, so that
     statements that bypass the version are found.
     """
-    if event.contains(Mapper, "mapper_configured", follow_mapping):
+    if all(event.contains(Mapper, name, one) for name, one in MAPPER_LISTENERS.items()):
         return
-    event.listen(Mapper, "after_mapper_constructed", follow_tables)
-    event.listen(Mapper, "mapper_configured", follow_mapping)
+    for name, one in MAPPER_LISTENERS.items():
+        event.listen(Mapper, name, one)
     for mapper in all_mappers():
         follow_tables(mapper, mapper.class_)
         if mapper.configured:

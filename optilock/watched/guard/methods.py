@@ -139,3 +139,7 @@ def follow_mapping(mapper: Mapper[Any], cls: type[Any]) -> None:
     note_reads(mapper)
     watch_loads(mapper)
     mark_pickles(mapper)
+
+
+#: By their events, for classes without the mixin.
+MAPPER_LISTENERS = {"after_mapper_constructed": follow_tables, "mapper_configured": follow_mapping}
