@@ -1,4 +1,4 @@
-"""The command line: ``optilock check``, ``demo``, ``migrate``, ``purge``, ``queue`` and ``wiki``.
+"""The command line: ``optilock check``, ``demo``, ``migrate``, ``probe`` and the others.
 
 A command's module is imported when the command runs, or when ``--help`` lists it. The commands need
 click and rich, and the library itself does not. ``demo`` and ``wiki`` belong to the package
@@ -21,6 +21,7 @@ _COMMANDS = {
     "check": "optilock.check.command:check",
     "demo": "optilock_apps.demo.command:demo",
     "migrate": "optilock.rollout.command:migrate",
+    "probe": "optilock.probe.probe_command:probe",
     "purge": "optilock.exactly_once.command:purge",
     "queue": "optilock.queue.queue_command:queue",
     "wiki": "optilock_apps.wiki.command:wiki",
@@ -31,6 +32,7 @@ _EXTRAS = {
     "rich": "cli",
     "rich_click": "cli",
     "fastapi": "wiki",
+    "httpx": "probe",
     "jinja2": "wiki",
     "starlette": "wiki",
     "uvicorn": "wiki",
@@ -46,7 +48,7 @@ def main() -> None:
         extra = _EXTRAS.get(_top_level(name))
         if extra is None:
             raise
-        _end_without(name, extra, "the wiki" if extra == "wiki" else "the command line")
+        _end_without(name, extra, "the command line" if extra == "cli" else f"the {extra}")
 
 
 def commands() -> RichGroup:

@@ -21,7 +21,7 @@ from pydantic import BaseModel, ConfigDict
 from sqlalchemy import select
 from sqlalchemy.orm import load_only
 
-from optilock import entities
+from optilock import entities, etag_of
 from optilock.errors import NotFound
 from optilock.web.fastapi import ConditionalRoute, Conditions, not_modified, responses
 from optilock_apps.wiki.dependencies import Db, Name
@@ -56,9 +56,9 @@ class Whole(Text):
 
 
 @router.get("")
-def listing(db: Db, conditions: Conditions) -> list[Item]:
+def listing(db: Db) -> list[Item]:
     pages = db.scalars(select(Page).options(load_only(Page.name)).order_by(Page.name))
-    return [Item(name=page.name, etag=conditions.tag_of(page)) for page in pages]
+    return [Item(name=page.name, etag=etag_of(page)) for page in pages]
 
 
 @router.head("/{name}", response_model=None, include_in_schema=False)

@@ -1,0 +1,133 @@
+"""All checks in their order. The original value is put back in any case."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from optilock.errors import ConfigurationError
+from optilock.probe.clients import Clients
+from optilock.probe.others import NewResource, check_post
+from optilock.probe.reads import check_reads
+from optilock.probe.resource import Resource
+from optilock.probe.rules import Finding, Outcome, Stopped
+from optilock.probe.writes import check_writes
+
+
+@dataclass(frozen=True)
+class Task:
+    """What to probe. Without ``write`` it is only read."""
+
+    url: str
+    headers: Mapping[str, str]
+    write: bool = False
+    field: str | None = None
+    strict: bool = False
+    new: str | None = None
+    post: str | None = None
+    post_body: str = "{}"
+
+
+@dataclass
+class Report:
+    """The findings in their order, and how much was sent."""
+
+    findings: list[Finding] = field(default_factory=list)
+    requests: int = 0
+    writes: int = 0
+
+    def add(self, findings: Iterable[Finding]) -> None:
+        for found in findings:  # one by one: the next one may not come
+            self.findings.append(found)
+
+
+def run_probe(task: Task, tell: Callable[[str], None]) -> Report:
+    """Check one resource; ``tell`` receives a line before each write.
+
+    Raises:
+        ConfigurationError: there is nothing to change, or what should be new is there. Nothing was
+            written.
+    """
+    report = Report()
+    with Clients(task.headers, tell) as clients:
+        try:
+            page = Resource(task.url, clients)
+            report.add(check_reads(page))
+            new = _prepared(task, page, report)
+        except Stopped as reason:
+            report.add([_stopped(reason)])
+        else:
+            if task.write:
+                tell(f"About 45 writes change {page.place.name}, and then it is put back.")
+                _write(task, page, new, report)
+        report.requests, report.writes = clients.requests, clients.writes
+    return report
+
+
+def _prepared(task: Task, page: Resource, report: Report) -> NewResource | None:
+    """Find what would make writes wrong use, before there is one."""
+    if not task.write:
+        report.add([_only_read(page, task.field)])
+        return None
+    page.choose(task.field)
+    return None if task.new is None else NewResource(task.new, page)
+
+
+def _write(task: Task, page: Resource, new: NewResource | None, report: Report) -> None:
+    try:
+        report.add(check_writes(page, strict=task.strict))
+        if new is not None:
+            report.add(new.check(strict=task.strict))
+        if task.post is not None:
+            report.add(check_post(task.post, task.post_body, page.clients))
+    except (Stopped, KeyboardInterrupt) as reason:
+        report.add([_stopped(reason)])
+    finally:
+        report.add([_restored(page)])
+
+
+def _stopped(reason: BaseException) -> Finding:
+    return Finding(Outcome.UNCLEAR, "the rest of the checks", str(reason) or "interrupted")
+
+
+def _only_read(page: Resource, named: str | None) -> Finding:
+    try:
+        page.choose(named)
+        needs = f"--write changes {page.place.name} about 45 times by PUT, and puts it back"
+    except ConfigurationError as error:
+        needs = f"--write needs a place to change. {error}"
+    return Finding(Outcome.UNCLEAR, "writes", f"not tried: {needs}")
+
+
+def _restored(page: Resource) -> Finding:
+    """Put the original value back, with the current ETag or else without one."""
+    check, first = "the original value is put back", page.value(page.first)
+    try:
+        seen = page.current()
+        if page.value(seen) != first:
+            _, seen = page.change(seen, first)
+        if page.value(seen) != first:
+            page.usable = False
+            _, seen = page.change(seen, first)
+    except (Stopped, KeyboardInterrupt) as reason:
+        return Finding(Outcome.UNCLEAR, check, f"perhaps not. {reason} {_by_hand(page)}")
+    if page.value(seen) != first:
+        return Finding(
+            Outcome.UNCLEAR, check, f"no: the server stores other values. {_by_hand(page)}"
+        )
+    others = _moved(page.first.text, seen.text)
+    return Finding(Outcome.SAFE, check, f"yes; others moved: {others}" if others else "yes")
+
+
+def _by_hand(page: Resource) -> str:
+    return f"Write {page.place.name} yourself: {page.value(page.first)!r:.200}"
+
+
+def _moved(first: str, now: str) -> str:
+    """Return the names of the members whose values are others now."""
+    try:
+        was, is_ = json.loads(first), json.loads(now)
+        return ", ".join(name for name in was if was[name] != is_.get(name))
+    except (ValueError, AttributeError, TypeError):
+        return ""
