@@ -67,6 +67,7 @@ def test_a_litestar_application_is_safe(tmp_path: Path) -> None:
     engine.dispose()
     behind = create_async_engine(str(engine.url).replace("sqlite", "sqlite+aiosqlite"))
     app = on_litestar.application(watch(async_sessionmaker(behind)))
+    app.on_shutdown.append(behind.dispose)
     with asgi(app) as port:
         assert probe(port, "/pages/1", "--new", f"http://127.0.0.1:{port}/pages/9") == {}
 
