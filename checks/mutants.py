@@ -151,7 +151,7 @@ def sample(root: Path, count: int, seed: int) -> list[Mutant]:
     rooms = defaultdict(list)
     for path in sorted((root / "optilock").rglob("*.py")):
         parts = path.relative_to(root / "optilock").parts[:-1]
-        rooms[parts[: 2 if parts[:1] in (("watched",), ("dialects",)) else 1]].append(path)
+        rooms[parts[: 2 if parts[:1] in (("_watched",), ("dialects",)) else 1]].append(path)
     lines = {
         room: sum(len(path.read_text(encoding="utf-8").splitlines()) for path in paths)
         for room, paths in rooms.items()

@@ -11,7 +11,7 @@ from sqlalchemy import Engine
 from checks.differential.differences import Place, place_on, shrink
 from checks.differential.programs import Program, program
 from checks.differential.steps import Step
-from optilock.watched.guard import flush as guarded_flushes
+from optilock._watched.guard import flush as guarded_flushes
 
 #: How many, with ``--full``, and with ``--product``. ``checks.differential --seeds`` runs more.
 SEEDS = {

@@ -49,7 +49,7 @@ def test_a_mutant_changes_one_place_of_a_function_and_no_errors_text(
 
 
 def test_a_seed_is_always_the_same_choice_and_rooms_have_their_share(tmp_path: Path) -> None:
-    for room, files in (("queue", 1), ("watched/guard", 3)):
+    for room, files in (("queue", 1), ("_watched/guard", 3)):
         folder = tmp_path / "optilock" / room
         folder.mkdir(parents=True)
         for number in range(files):

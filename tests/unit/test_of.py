@@ -52,11 +52,11 @@ def test_the_map_knows_the_functions_of_the_library() -> None:
 @pytest.mark.pages
 def test_the_fastest_test_of_a_file_is_first() -> None:
     order = json.loads((ROOT / "tests" / "map.json").read_text(encoding="utf-8"))["tests"]
-    found = of.tests_of(["optilock/mapped.py"])
+    found = of.tests_of(["optilock/_mapped.py"])
     assert found == sorted(found, key=order.index)
     assert len(found) > 3
-    function = next(name for name, tests in read()["optilock/mapped.py"].items() if tests)
-    assert {*of.tests_of([f"optilock/mapped.py::{function}"])} < {*found}
+    function = next(name for name, tests in read()["optilock/_mapped.py"].items() if tests)
+    assert {*of.tests_of([f"optilock/_mapped.py::{function}"])} < {*found}
 
 
 def test_each_line_is_run_again_by_quicker_tests_and_by_those_that_run_little_else(

@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 import optilock
-from optilock.watched.guard.records import Flush
-from optilock.watched.session.record import FlushRecord, SessionRecord, StatementRecord
-from optilock.watched.session.transaction import TransactionRecord
+from optilock._watched.guard.records import Flush
+from optilock._watched.session.record import FlushRecord, SessionRecord, StatementRecord
+from optilock._watched.session.transaction import TransactionRecord
 
 pytestmark = pytest.mark.pages
 

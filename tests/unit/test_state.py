@@ -19,7 +19,7 @@ PACKAGE = Path(optilock.__file__).parent
 FILES = sorted(PACKAGE.rglob("*.py"))
 PAGE = PACKAGE.parent / "docs" / "contributing" / "state.md"
 #: Tools of people: what they keep is gone with their command.
-TOOLS = {"__init__", "alembic", "check", "cli", "old_paths", "pytest_plugin", "testing"}
+TOOLS = {"__init__", "alembic", "check", "cli", "_old_paths", "pytest_plugin", "testing"}
 OURS = re.compile(r"_?optilock[._][\w.]*")
 WEAK = {"WeakKeyDictionary", "WeakValueDictionary", "WeakSet", "OfTables"}
 REGISTRIES = {*WEAK, "ContextVar", "local", "set", "Switch"}
@@ -94,7 +94,7 @@ def constants() -> dict[str, object]:
     return {
         name_of(node.targets[0]): getattr(node.value, "value", None)
         for module, tree in modules()
-        if module.startswith("undocumented.")
+        if module.startswith("_undocumented.")
         for node in tree.body
         if isinstance(node, ast.Assign)
     }

@@ -9,9 +9,9 @@ from sqlalchemy import Engine
 from sqlalchemy.orm import Session, sessionmaker
 
 from optilock import is_transient, verify, watch
+from optilock._watched.scopes.transaction import end_scopes
 from optilock.tables.names import scopes
 from optilock.testing import count_statements
-from optilock.watched.scopes.transaction import end_scopes
 from tests.deployments.galera.cluster import Cluster
 from tests.support.rooms import Seat
 
