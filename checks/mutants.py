@@ -214,7 +214,7 @@ def main() -> int:
                 print(f"{number:3} {text}")
                 continue
             began = time.monotonic()
-            tests = ["tests"]
+            tests = ["tests", "apps/tests", "checks"]
             if not options.bare:
                 tests = ["-n0", *arguments(tests_of([mutant.source]), Path(folder))]
             killed = noticed(copy, mutant, tests)
