@@ -1,6 +1,6 @@
 """Every scenario has a test that carries its id, or a reason in docs/contributing/scenarios.md.
 
-The test is where its subject is: here, or in another folder of ``tests``.
+The test is where its subject is: in ``tests/spec``, or in another folder of ``tests``.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-HERE = Path(__file__).parent
-DOCS = HERE.parents[1] / "docs" / "contributing" / "scenarios.md"
+TESTS = Path(__file__).parents[2] / "tests"
+DOCS = TESTS.parent / "docs" / "contributing" / "scenarios.md"
 ID = r"\b(?:[A-Z]{2}-\d\d|trap \d+)\b"
 
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
@@ -21,11 +21,11 @@ OPEN = ""
 
 
 def listed() -> list[str]:
-    return re.findall(rf"^- \*\*({ID})\*\* ", (HERE / "scenarios.md").read_text(), re.M)
+    return re.findall(rf"^- \*\*({ID})\*\* ", (TESTS / "spec" / "scenarios.md").read_text(), re.M)
 
 
 def docstrings() -> Iterator[str]:
-    texts = (file.read_text() for file in HERE.parent.rglob("test_*.py"))
+    texts = (file.read_text() for file in TESTS.rglob("test_*.py"))
     for text in (text for text in texts if re.search(f'"""{ID}', text)):
         for node in ast.walk(ast.parse(text)):
             if isinstance(node, FUNCTIONS) and node.name.startswith("test_"):
