@@ -205,7 +205,7 @@ class SessionRecord(TransactionRecord, StatementRecord):
     Its parts are one object, because most questions are asked for every row:
     :class:`~optilock._watched.session.transaction.TransactionRecord`, :class:`FlushRecord` and
     :class:`StatementRecord`. A field of each is written by one file
-    (``tests/unit/test_session_records.py``).
+    (``checks/project/test_session_records.py``).
     """
 
     #: The resolver, or mapping of classes to resolvers, for this session.
