@@ -11,7 +11,7 @@ import pytest
 from loopback import Store, lossy, served
 from test_client_merging import VECTORS
 
-from tests.wiki.windows import chromium, window
+from tests.support.chromium import chromium, window
 
 pytestmark = pytest.mark.full
 
