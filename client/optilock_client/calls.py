@@ -92,7 +92,7 @@ class Calls:
             request = self._write(method, url, theirs, merged)
             self._demand("edit", request, found.tag, unconditional)
             answer = yield request
-            if isinstance(answer, Response) and answer.is_success:
+            if isinstance(answer, Response) and _is_done(answer):
                 self.memory.put(request.url, Representation(strong_tag(answer), None))
                 return merged
             is_unclear = _is_unclear(answer)
@@ -125,7 +125,7 @@ class Calls:
         self._demand("delete", request, tag, unconditional)
         answer, attempt = yield from self._ask("delete", request)
         self.memory.forget(request.url)
-        if answer.is_success:
+        if _is_done(answer):
             return
         now = answer
         if attempt and answer.status_code == 412:  # also of what is gone: RFC 9110, 13.1.1
@@ -222,7 +222,13 @@ def _is_unclear(answer: Answer) -> bool:
     return in_use or answer.status_code in _UNCLEAR
 
 
+def _is_done(answer: Response) -> bool:
+    """Return whether a write is stored. 202 promises only to look at it (RFC 9110, 15.3.3)."""
+    return answer.is_success and answer.status_code != 202
+
+
 _WHY = {
+    202: "The server may store it later, or refuse it. Read what is stored before you go on.",
     401: "The server does not know who you are. Pass auth= or headers= to the httpx2 client.",
     403: "You may not do this.",
     404: "There is nothing there, or nothing any more.",
@@ -266,7 +272,7 @@ def _failure(call: str, request: Request, answer: Answer) -> errors.ClientError:
     """Return the error after the last attempt."""
     if isinstance(answer, Response):
         return _unexpected(call, request, answer)
-    again = "Send it again with key=error.key: it is still done once."
+    again = "Send it again with key=error.key: a server that knows such keys does it once."
     if request.method != "POST":
         again = "Read it before you send a change again." if call != "get" else "Call it later."
     error = errors.NoAnswer(

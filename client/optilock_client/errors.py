@@ -44,7 +44,7 @@ class ClientError(Exception):
 class NoAnswer(ClientError):
     """No answer came. A write that was sent may be stored or not."""
 
-    #: Of ``once``: send the request again with this key, and it is still done once.
+    #: Of ``once``: a server that knows such keys does it once if it is sent again with this one.
     key: str | None
 
 

@@ -237,6 +237,15 @@ def test_an_answer_that_is_no_representation_is_raised(
     assert strict[ITEM] == {"a": 1, "b": 1}
 
 
+def test_a_write_that_is_only_accepted_is_not_told_as_stored(strict: Store, client: Client) -> None:
+    strict.canned = [*canned_read(strict), (202, {}, b"")]
+    with pytest.raises(UnexpectedAnswer, match=r"PUT was answered 202\. The server may store"):
+        client.edit(ITEM, with_member("a", 2))
+    strict.canned = [(202, {}, b"")]
+    with pytest.raises(UnexpectedAnswer, match="DELETE was answered 202"):
+        client.delete(ITEM)
+
+
 # -- get, once, delete -----------------------------------------------------------------------------
 
 

@@ -132,6 +132,7 @@ function failure(call, url, given, facts = {}) {
   if (isLost(given)) return Object.assign(given, facts);
   const kind = given.type === "opaqueredirect" ? "a redirect, perhaps to a login" : given.status;
   const next = {
+    202: "The server may store it later, or refuse it. Read what is stored before you go on.",
     412: "It was changed after it was read. Read it again, and decide again.",
     428: "The server stores no write without If-Match. Let it send an ETag with each GET.",
   }[given.status];
@@ -202,7 +203,7 @@ export async function edit(url, change, options = {}) {
     }
     const demand = found.tag ? { "If-Match": found.tag } : {};
     const given = await answer("PUT", url, merged, demand);
-    if (!isLost(given) && given.ok) return merged;
+    if (!isLost(given) && given.ok && given.status !== 202) return merged; // 202: perhaps later
     if (isUnclear(given)) lost = " An earlier request, whose answer was lost, may be that change.";
     const goesOn = isUnclear(given) || [409, 412].includes(given.status);
     if (!goesOn || attempt + 1 >= attempts || !(await wait(given, attempt, longestWait))) {
