@@ -169,7 +169,7 @@ class Committed(_Event):
     attempts: int
     seconds: float
     name: str | None = None
-    #: It took fewer round trips, with ``pipelined=True``, or ``"auto"`` far from the server.
+    #: It took fewer round trips, with ``pipelined=True``.
     pipelined: bool = False
 
 

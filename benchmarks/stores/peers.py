@@ -71,7 +71,6 @@ PEERS: Mapping[str, Peer] = {
         _OURS, {"strategy": "pessimistic", "pipelined": True}, places=_POSTGRESQL, apart=True
     ),
     "optilock, pipelined": Peer(_OURS, {"pipelined": True}, places=_POSTGRESQL),
-    "optilock, auto": Peer(_OURS, {"pipelined": "auto"}, places=_POSTGRESQL),
     "optilock, commutative": Peer(f"{_OURS}Commuting", apart=True),
     "optilock, commutative, pipelined": Peer(
         f"{_OURS}Commuting", {"pipelined": True}, places=_POSTGRESQL, apart=True

@@ -14,9 +14,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from typing import Any, NamedTuple, Self, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
-from sqlalchemy import Column, ColumnElement, CursorResult, Delete, Table, Update
+from sqlalchemy import Column, ColumnElement, Delete, Table, Update
 from sqlalchemy.orm import Mapper
 from sqlalchemy.types import TypeEngine
 
@@ -66,23 +66,6 @@ class Write(NamedTuple):
 
 #: ``Write(shape, params)`` of the two together. Made for every row, so no call of Python.
 write_of: Callable[[tuple[Shape, Params]], Write] = partial(tuple.__new__, Write)
-
-
-class SingleWrite(NamedTuple):
-    """How a single row is written, and how its answer is read."""
-
-    statement: Any
-    params: Params
-    #: Whether it was written.
-    written: Callable[[CursorResult[Any]], bool]
-
-    @classmethod
-    def of(cls, write: Write) -> Self:
-        return cls(write.shape.statement, write.params, _counted)
-
-
-def _counted(result: CursorResult[Any]) -> bool:
-    return bool(result.rowcount)
 
 
 #: SQL and its parameters.

@@ -50,9 +50,6 @@ class OneRow(Feature):
         """
         return None
 
-    #: Whether an UPDATE with RETURNING is stored even if its rows are not read.
-    stores_before_rows_are_read: bool = True
-
     #: Whether RETURNING shows the row from before an AFTER trigger changed it.
     returns_before_triggers: bool = False
 

@@ -47,7 +47,7 @@ from optilock.unit.options import (
 )
 from optilock.unit.parts import Part
 from optilock.unit.retries import retry, retrying
-from optilock.unit.round_trips import Pipelined, set_trip_time
+from optilock.unit.round_trips import set_trip_time
 from optilock.unit.running_units import attempt_number
 from optilock.unit.strategies import Adaptive, Strategy
 from optilock.unit.units import UnitOfWork, repeatable_read, serializable, unit_of_work
@@ -60,7 +60,6 @@ __all__ = [
     "AsyncUnitOfWork",
     "Isolation",
     "Part",
-    "Pipelined",
     "Propagation",
     "Seconds",
     "Strategy",

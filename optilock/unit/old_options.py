@@ -4,7 +4,8 @@
 ``savepoint=``, ``independent=``   ``propagation=``
 options of a retry                 ``retry=retrying(...)``; ``attempts=`` stays
 ``require_conditions=``            ``require_conditions(session)`` in the unit
-``short=``                         ``pipelined="auto"``
+``short=``                         ``pipelined=True``
+``pipelined="auto"``               ``pipelined=True``
 ================================= ==================================================
 """
 
@@ -18,15 +19,18 @@ from optilock.errors import ConfigurationError
 from optilock.unit.conditions import ConditionsPart
 from optilock.unit.parts import Part
 from optilock.unit.retries import Policy
-from optilock.unit.round_trips import AUTO
 
 _OF_RETRY = (
     "on", "deadline", "wait_initial", "wait_max", "before_retry", "repeat_values", "idempotent",
 )  # fmt: skip
 _SHORT = (
-    'write pipelined="auto", which it means now: with psycopg 3 a pipelined unit takes two round'
+    "write pipelined=True, which it means now: with psycopg 3 a pipelined unit takes two round"
     " trips as well, and reads in its transaction. Other drivers get a plain unit. An engine in"
     " AUTOCOMMIT mode that was made for short units is refused: make an ordinary one"
+)
+_AUTO = (
+    'pipelined="auto" is what pipelined=True means now: fewer round trips where the server is far'
+    ' away and the driver can. Write pipelined=True; "auto" will be refused from optilock 0.3 on.'
 )
 _INSTEAD = {
     **dict.fromkeys(
@@ -48,6 +52,9 @@ def rename_options(given: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         ConfigurationError: old and new options contradict each other.
     """
+    if given.get("pipelined") == "auto":
+        warn_caller(_AUTO, DeprecationWarning)
+        given = {**given, "pipelined": True}
     if _INSTEAD.keys().isdisjoint(given):
         return dict(given)
     now = {name: value for name, value in given.items() if name not in _INSTEAD}
@@ -73,7 +80,7 @@ def rename_options(given: Mapping[str, Any]) -> dict[str, Any]:
                 " alone."
             )
     if old.get("short"):
-        now.setdefault("pipelined", AUTO)
+        now.setdefault("pipelined", True)
     if (every := old.get("require_conditions")) is not None:
         now["parts"] = [*now.get("parts", ()), ConditionsPart(bool(every))]
     return now

@@ -29,7 +29,7 @@ from optilock.unit.old_options import parts_of_join, rename_options
 from optilock.unit.parts import Part
 from optilock.unit.reading import LockingPart
 from optilock.unit.retries import Policy
-from optilock.unit.round_trips import Pipelined, PipelinedPart, check_pipelined
+from optilock.unit.round_trips import PipelinedPart
 from optilock.unit.strategies import ADAPTIVE, OPTIMISTIC, PESSIMISTIC, Strategy, check_strategy
 
 #: What a unit does inside a running one on the same sessions.
@@ -47,7 +47,7 @@ class UnitOptionsWithoutIsolation(TypedDict, total=False):
     read_only: bool
     propagation: Propagation
     verify_reads: bool
-    pipelined: Pipelined
+    pipelined: bool
     strategy: Strategy | None
     exactly_once: ExactlyOnce
     parts: Sequence[Part]
@@ -61,7 +61,7 @@ class UnitOptions(UnitOptionsWithoutIsolation, total=False):
 
 
 #: Either True or False.
-_SWITCHES = ("strict", "read_only", "verify_reads")
+_SWITCHES = ("strict", "read_only", "verify_reads", "pipelined")
 
 #: Options that a unit which joins cannot have if the outer unit does not have them.
 _OF_THE_OUTERMOST = (
@@ -87,8 +87,8 @@ class Options:
     read_only: bool = False
     propagation: Propagation = "join"
     verify_reads: bool = False
-    #: ``"auto"``: where the server is far away (:mod:`optilock.unit.round_trips`).
-    pipelined: Pipelined = False
+    #: Where the server is far away (:mod:`optilock.unit.round_trips`).
+    pipelined: bool = False
     #: None: ``"adaptive"`` in an attempt of a retry, elsewhere ``"optimistic"``.
     strategy: Strategy | None = None
     #: True, or a key (:mod:`optilock.exactly_once`).
@@ -113,7 +113,6 @@ class Options:
             value = getattr(self, name)
             if not isinstance(value, bool) and not (name == "strict" and value is None):
                 raise ConfigurationError(f"{name}={value!r} is neither True nor False.")
-        check_pipelined(self.pipelined)
         if self.propagation not in get_args(Propagation):
             raise ConfigurationError(
                 f'propagation={self.propagation!r} is no choice: write "savepoint" or'
@@ -187,7 +186,7 @@ class Options:
         """The parts of these options, in the order in which they are called."""
         parts: list[Part] = []
         if self.pipelined:  # first: the others send queries
-            parts.append(PipelinedPart(self.pipelined))
+            parts.append(PipelinedPart())
         last: tuple[Part, ...] = ()
         if self.isolation is not None:
             level = LevelPart(level_of(self.isolation), read_only=self.read_only)

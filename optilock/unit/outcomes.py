@@ -74,7 +74,7 @@ def _from_database(error: BaseException) -> bool:
 _INTERRUPTED = "optilock: interrupted inside COMMIT; the work may be stored or not"
 _LOST = "the connection was lost inside COMMIT"
 _LOST_WITH_WRITES = "the connection was lost at the last writes of this unit of work"
-_IN_ONE_TRIP = ', which commit in the same trip (pipelined=True or "auto")'
+_IN_ONE_TRIP = ", which commit in the same trip (pipelined=True)"
 _UNKNOWN = (
     ", so the unit is either stored completely or not at all, and its outcome is unknown here. Read"
     " the rows again and compare before you run it once more; or give it exactly_once=True, which"

@@ -4,11 +4,7 @@
 
     with unit_of_work(SessionLocal, pipelined=True) as session:
         session.get_one(Account, 42).owner = "Ada"
-    # BEGIN and SELECT in one trip, UPDATE and COMMIT in another
-
-    with unit_of_work(SessionLocal, pipelined="auto") as session:
-        session.get_one(Account, 42).owner = "Ada"
-    # the same where the server is far away, and a plain unit elsewhere
+    # BEGIN and SELECT in one trip, UPDATE and COMMIT in another, if the server is far away
 
 The last write goes with COMMIT. Four places do that, in this order
 (``docs/decisions/fewer-round-trips.md``):
@@ -22,23 +18,23 @@ The last write goes with COMMIT. Four places do that, in this order
 4. ``optilock/dialects/postgresql/last_writes.py`` has the Ending, over the ``line.py`` of a
    connection of psycopg and its ``cursors.py``.
 
-The results are those without the option, and there are never more trips. If anything comes after
+The results are those without the option, and there are never more trips: COMMIT goes along only
+where a plain unit would store the same. If anything comes after
 the last flush, COMMIT is sent separately. BEGIN still goes with the first statement, except where a
 listener has begun the transaction, where the session is bound to a ``Connection``, and in two
 phases.
 
-**Where it pays** (``"auto"``). A pool's :class:`TripTime` is learned from trips with BEGIN: of
+**Where it pays.** A pool's :class:`TripTime` is learned from trips with BEGIN: of
 every unit while the server is far away, and otherwise of one unit in :data:`PROBE`, which sends
-only BEGIN along. The last :data:`LATEST` trips decide. COMMIT goes along only where a plain unit
-would store the same. Engines that cannot do it have plain units.
+only BEGIN along. The last :data:`LATEST` trips decide. Engines that cannot do it have plain units,
+with one warning in the log for each pool.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
-from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection, Dialect, Engine
 from sqlalchemy.orm import Session
@@ -53,10 +49,8 @@ from optilock._undocumented.flushes import (
 from optilock._watched.guard.promises import can_check_last, hold_by_locks
 from optilock._watched.rows.stored import MOST_CHECKED
 from optilock._watched.scopes.transaction import has_scopes_to_end
-from optilock._watched.session.connections import binds_of_sessions
 from optilock._watched.session.record import record_of
 from optilock.dialects import database_of
-from optilock.errors import ConfigurationError
 from optilock.unit.durations import Seconds, in_seconds
 from optilock.unit.parts import Part
 
@@ -72,50 +66,18 @@ def _began_here(session: Session, connection: Connection) -> bool:
     return is_opened_by_session(transaction, connection)
 
 
-#: Whether a unit takes fewer round trips. ``"auto"`` does if its server is far away.
-Pipelined = bool | Literal["auto"]
-AUTO: Final = "auto"
-
-
-def check_pipelined(value: Any) -> None:
-    """Refuse any other value.
-
-    Raises:
-        ConfigurationError: the value is not True, False or "auto".
-    """
-    if not (isinstance(value, bool) or value == AUTO):
-        raise ConfigurationError(
-            f'pipelined={value!r} is unknown: write True; False; or "auto", for engines that can'
-            " do it and are far away."
-        )
-
-
 class PipelinedPart(Part, option="pipelined"):
-    """The part that sends BEGIN and COMMIT with statements, always or where the server is far."""
-
-    def __init__(self, asked: Pipelined) -> None:
-        self._if_far = asked == AUTO
-
-    def opened(self, sessions: Any) -> None:
-        if not self._if_far:
-            refuse_drivers(sessions)
+    """The part that sends BEGIN and COMMIT with other statements, where the server is far."""
 
     def connected(self, session: Session, connection: Connection) -> None:
-        trip = trip_time_of(connection.engine) if self._if_far else None
-        if self._if_far and (trip is None or not trip.next_unit()):
+        trip = trip_time_of(connection.engine)
+        if trip is None or not trip.next_unit() or not _began_here(session, connection):
             return
         dialect = connection.dialect
-        database = database_of(dialect)
-        if trip is None:
-            database.trips.refuse_pipeline(dialect)
-        if not _began_here(session, connection):
-            return
-        ending = database.trips.pipelined(
-            connection,
-            interruptible=dialect.is_async,
-            note_trip=None if trip is None else trip.note,
+        ending = database_of(dialect).trips.pipelined(
+            connection, interruptible=dialect.is_async, note_trip=trip.note
         )
-        if trip is None or trip.is_far:
+        if trip.is_far:
             record_of(session).ending = ending
 
     def after(self, session: Session, error: BaseException | None) -> None:
@@ -181,26 +143,6 @@ def _may_send_more(session: Session, parts: Iterable[Part]) -> bool:
     return False
 
 
-#: An attribute of factories and engines: no driver of theirs is refused.
-_NOT_REFUSED = "_optilock_pipelines"
-
-
-def refuse_drivers(sessions: Any) -> None:
-    """Ask the databases of a session factory, or of an engine, once.
-
-    Engines that the factory does not name, or gets later, are checked when they connect.
-
-    Raises:
-        ConfigurationError: a driver cannot do it.
-    """
-    if hasattr(sessions, _NOT_REFUSED):
-        return
-    for bind in binds_of_sessions(sessions):
-        database_of(bind.dialect).trips.refuse_pipeline(bind.dialect)
-    with suppress(AttributeError):  # an AsyncEngine takes none
-        setattr(sessions, _NOT_REFUSED, True)
-
-
 # -- how far away a server is ----------------------------------------------------------------------
 
 #: Seconds of a trip with BEGIN: from the first on units take fewer trips, below the second they do
@@ -211,6 +153,8 @@ FAR, NEAR = 0.0005, 0.0003
 LATEST = 8
 #: Of so many units near the server, one measures a trip.
 PROBE = 64
+#: The trip time of a pool of which nothing is known yet: ``None``, it is learned. Tests give one.
+ASSUMED: float | None = None
 #: An attribute of a pool: the trip time of its server; ``None`` if its driver has no pipelines.
 _TRIP = "_optilock_trip"
 
@@ -262,7 +206,8 @@ class TripTime:
             _log.info(_CHANGED, "the usual" if was_far else "fewer", min(latest) * 1000)
 
 
-_CHANGED = "units with pipelined='auto' take %s round trips: one takes %.2f ms"
+_CHANGED = "units with pipelined=True take %s round trips: one takes %.2f ms"
+_NO_EFFECT = "units with pipelined=True are plain units on an engine: %s"
 
 
 def trip_time_of(engine: Engine | AsyncEngine) -> TripTime | None:
@@ -270,20 +215,19 @@ def trip_time_of(engine: Engine | AsyncEngine) -> TripTime | None:
     known = engine.pool.__dict__
     found: TripTime | None = known.get(_TRIP, _UNKNOWN)
     if found is _UNKNOWN:
-        found = known.setdefault(_TRIP, TripTime() if _has_pipelines(engine.dialect) else None)
+        reason = _lacks_pipelines(engine.dialect)
+        if reason is not None:
+            _log.warning(_NO_EFFECT, reason)
+        found = known.setdefault(_TRIP, TripTime(ASSUMED) if reason is None else None)
     return found
 
 
-def _has_pipelines(dialect: Dialect) -> bool:
-    try:
-        database_of(dialect).trips.refuse_pipeline(dialect)
-    except ConfigurationError:
-        return False
-    return True
+def _lacks_pipelines(dialect: Dialect) -> str | None:
+    return database_of(dialect).trips.lacks_pipelines(dialect)
 
 
 def set_trip_time(engine: Engine | AsyncEngine, seconds: Seconds | None) -> None:
-    """Give units with ``pipelined="auto"`` the trip time of an engine's pool. For tests.
+    """Give units with ``pipelined=True`` the trip time of an engine's pool. For tests.
 
     They measure nothing from here on: with 0 they are plain units, and with 0.001 they take fewer
     trips, if the engine can. With None, or when the pool is disposed, they learn it again.
@@ -296,4 +240,4 @@ def set_trip_time(engine: Engine | AsyncEngine, seconds: Seconds | None) -> None
         known.pop(_TRIP, None)
         return
     given = in_seconds("seconds", seconds)
-    known[_TRIP] = TripTime(given) if _has_pipelines(engine.dialect) else None
+    known[_TRIP] = TripTime(given) if _lacks_pipelines(engine.dialect) is None else None

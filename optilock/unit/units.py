@@ -91,8 +91,8 @@ class UnitOfWork(Membership, Generic[S]):
         propagation: inside a running unit: ``"join"`` it, join it with a ``"savepoint"``, or be
             ``"independent"``, with a session and a transaction of its own.
         verify_reads: rows that were only read must be unchanged at COMMIT (see ``verify``).
-        pipelined: BEGIN goes with the first statement, COMMIT with the last writes (psycopg 3).
-            ``"auto"``: where the server is far away, and the engine can.
+        pipelined: where the server is far away, BEGIN goes with the first statement, and COMMIT
+            with the last writes (psycopg 3).
         strategy: ``"optimistic"``, ``"pessimistic"``, or ``"adaptive"``: rows on which units
             conflict are locked when they are read. None: adaptive in an attempt of a retry,
             optimistic elsewhere.

@@ -186,7 +186,7 @@ def _is_null_by_update(error: IntegrityError) -> bool:
 def _is_get(frame: FrameType) -> bool:
     """Return whether a frame is ``get`` or ``get_one`` of a session, watched or not."""
     module = str(frame.f_globals.get("__name__"))
-    is_ours = module.split(".")[:2] == ["optilock", "watched"]
+    is_ours = module.split(".")[:2] == ["optilock", "_watched"]
     is_session = is_ours or module == "sqlalchemy.orm.session"
     return is_session and frame.f_code.co_name in ("get", "get_one")
 

@@ -95,9 +95,12 @@ class Tally(Versioned, Base):
 
     __tablename__ = "tallies"
     __version_commutes__ = ("pieces",)
+    __version_ignore__ = ("seen",)
     id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
     pieces: Mapped[int] = mapped_column(CheckConstraint("pieces >= 0"), default=0)
     text: Mapped[str | None]
+    seen: Mapped[int] = mapped_column(default=0)
+    changed: Mapped[int] = mapped_column(default=0, onupdate=lambda: 7)
 
 
 class Animal(Versioned, Base):
@@ -219,25 +222,25 @@ def one_row(session: Session, world: World) -> None:
     session.get_one(Person, 1).name = "new"
 
 
-@case(5, 4)
+@case(5, 5)
 def one_row_that_moved(session: Session, world: World) -> None:
     session.get_one(Person, 1).name = "new"
     world.moves()
 
 
-@case(6, 5, on_conflict=merge_fields)
+@case(6, 6, on_conflict=merge_fields)
 def one_row_that_moved_is_merged(session: Session, world: World) -> None:
     session.get_one(Person, 1).name = "new"
     world.moves()
 
 
-@case(7, 6)  # before a row is called gone it is looked for without a lock, and may be hidden
+@case(7, 7)  # before a row is called gone it is looked for without a lock, and may be hidden
 def one_row_that_is_gone(session: Session, world: World) -> None:
     session.get_one(Person, 9).name = "new"
     world.deletes(Person, 9)
 
 
-@case(8, 7, on_conflict=client_wins)
+@case(8, 8, on_conflict=client_wins)
 def one_row_that_is_gone_is_written_again(session: Session, world: World) -> None:
     session.get_one(Person, 9).name = "new"
     world.deletes(Person, 9)
@@ -551,12 +554,20 @@ def one_is_added_after_another(session: Session, world: World) -> None:
     tally.pieces += 1
 
 
+@case(4, 2)
+def one_is_added_beside_an_ignored_column(session: Session, world: World) -> None:
+    tally = session.get_one(Tally, 1)
+    world.moves(Tally, 1, pieces=50)
+    tally.pieces += 1
+    tally.seen = 3
+
+
 @case(4, 2, strategy="adaptive")
 def one_is_added_in_a_unit_that_adapts(session: Session, world: World) -> None:
     session.get_one(Tally, 1).pieces += 1
 
 
-@case(7, 6)
+@case(7, 7)
 def one_is_added_to_a_row_that_is_gone(session: Session, world: World) -> None:
     tally = session.get_one(Tally, 1)
     world.deletes(Tally, 1)
@@ -570,7 +581,7 @@ def less_is_left_than_may_be(session: Session, world: World) -> None:
     tally.pieces -= 3
 
 
-@case(5, 4)
+@case(5, 3)
 def one_is_added_after_an_insert(session: Session, world: World) -> None:
     session.add(Line(text="new"))
     session.flush()

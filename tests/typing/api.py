@@ -192,7 +192,7 @@ def units() -> None:
     UnitOfWork(engine, on_delete=OnDelete.IGNORE_VERSION)
     UnitOfWork(engine, on_delete="strict")  # type: ignore[call-overload]
     UnitOfWork(engine, retries=3)  # type: ignore[call-overload]
-    UnitOfWork(engine, pipelined="auto")
+    UnitOfWork(engine, pipelined=True)
     UnitOfWork(engine, pipelined="always")  # type: ignore[call-overload]
     UnitOfWork(engine, strategy="adaptive")
     UnitOfWork(engine, strategy=Adaptive(threshold=0.2, half_life=timedelta(seconds=5)))

@@ -301,9 +301,10 @@ def test_the_wrong_use_of_a_name_names_the_right_one():
 
 #: What a unit was given, what it has now, and what the warning says.
 OLD = [
-    ({"short": True}, {"pipelined": "auto"}, 'write pipelined="auto"'),
-    ({"short": False}, {"pipelined": False}, 'write pipelined="auto"'),
-    ({"short": True, "pipelined": False}, {"pipelined": False}, 'write pipelined="auto"'),
+    ({"short": True}, {"pipelined": True}, "write pipelined=True"),
+    ({"short": False}, {"pipelined": False}, "write pipelined=True"),
+    ({"short": True, "pipelined": False}, {"pipelined": False}, "write pipelined=True"),
+    ({"pipelined": "auto"}, {"pipelined": True}, "Write pipelined=True"),
     ({"savepoint": True}, {"propagation": "savepoint"}, 'write propagation="savepoint"'),
     ({"independent": True}, {"propagation": "independent"}, 'write propagation="independent"'),
     ({"savepoint": False, "independent": False}, {"propagation": "join"}, "write propagation"),

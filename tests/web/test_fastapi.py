@@ -181,7 +181,7 @@ def test_a_unit_takes_no_session_that_belongs_to_a_thread(sessions: sessionmaker
     [
         ({"attempts": 3}, "attempts"),
         ({"exactly_once": lambda: "key"}, "no arguments"),
-        ({"pipelined": True}, "pipelined"),
+        ({"pipelined": "yes"}, "pipelined"),
         ({"on_conflct": None}, "on_conflct"),
     ],
 )

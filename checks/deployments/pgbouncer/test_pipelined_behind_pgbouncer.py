@@ -88,11 +88,10 @@ def through(pooled: str) -> Iterator[Engine]:
     engine.dispose()
 
 
-@pytest.mark.parametrize("pipelined", [True, "auto"])
-def test_four_threads_lose_no_update(account, through, engine, pipelined) -> None:
+def test_four_threads_lose_no_update(account, through, engine) -> None:
     set_trip_time(through, 0.005)
 
-    @unit_of_work(through, pipelined=pipelined, retry=retrying(attempts=100, wait_max=0.05))
+    @unit_of_work(through, pipelined=True, retry=retrying(attempts=100, wait_max=0.05))
     def work(session: Session) -> None:
         session.get_one(Account, 1).balance += 1
 
@@ -104,17 +103,16 @@ def test_four_threads_lose_no_update(account, through, engine, pipelined) -> Non
         assert connection.scalar(select(Account.balance).where(Account.id == 1)) == 10 + 60
 
 
-@pytest.mark.parametrize("pipelined", [True, "auto"])
 def test_a_setting_of_the_transaction_survives_a_miss_and_goes_with_it(
-    account, through, engine, other, pipelined
+    account, through, engine, other
 ) -> None:
     set_trip_time(through, 0.005)
-    unit = UnitOfWork(through, pipelined=pipelined)
+    unit = UnitOfWork(through, pipelined=True)
     with pytest.raises(ConcurrencyError), unit as session:
         session.execute(text("SET LOCAL application_name = 'ours'"))
         session.get_one(Account, 1).owner = "Eve"
         other(Account, 1, balance=7)
-    with UnitOfWork(through, pipelined=pipelined) as session:
+    with UnitOfWork(through, pipelined=True) as session:
         assert session.execute(text("SHOW application_name")).scalar() != "ours"
         session.get_one(Account, 1).owner = "Eve"
         session.get_one(Account, 2).owner = "Eve"
@@ -123,14 +121,13 @@ def test_a_setting_of_the_transaction_survives_a_miss_and_goes_with_it(
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("pipelined", [True, "auto"])
-async def test_async_units_lose_no_update(account, pooled, engine, pipelined) -> None:
+async def test_async_units_lose_no_update(account, pooled, engine) -> None:
     made = create_async_engine(pooled, connect_args=UNPREPARED)
     set_trip_time(made, 0.005)
 
     @retry(attempts=50, wait_max=0.05)
     async def work() -> None:
-        async with AsyncUnitOfWork(made, pipelined=pipelined) as session:
+        async with AsyncUnitOfWork(made, pipelined=True) as session:
             (await session.get_one(Account, 1)).balance += 1
 
     await asyncio.gather(*(work() for _ in range(20)))

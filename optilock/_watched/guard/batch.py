@@ -312,23 +312,20 @@ def _hand_over(
     held = flush.waiting.pop(connection)
     database = database_of(connection.dialect)
     if last is None:
-        missed = ending.send(connection, together, database, locked=locked, checks=checks)
+        row = ending.send(connection, together, database, locked=locked, checks=checks)
     else:
         with refused_sums(flush, together[0]):
-            missed = ending.send(connection, together, database, last.alone)
-    if locked and missed != []:  # of a trigger, perhaps: another transaction may have begun
-        record.forget_locked()
-    if missed is None:
+            row = ending.send(connection, together, database, last.statement)
+    if row is None:
+        if locked:  # by a trigger, perhaps: another transaction may have begun
+            record.forget_locked()
         flush.waiting[connection] = held
         del record.sent[before:]
         return False
-    if missed:
-        settle_missed(flush, connection, missed, sent=len(record.sent) - before)
-        return True
     if record.promises:
         record.promises.looked_at(record.promises)
     if last is not None:
-        last.moves_on()
+        last.moves_on(flush, row)
     return True
 
 

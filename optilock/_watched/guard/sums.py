@@ -45,7 +45,7 @@ from optilock._watched.rows.entries import attempt_of
 from optilock._watched.rows.stored import read_stored
 from optilock._watched.writes.send import Send, send
 from optilock.conditions.condition import parameter
-from optilock.conditions.write import Lost, Shape, SingleWrite, Write, mark_checked
+from optilock.conditions.write import Lost, Shape, Statement, Write, mark_checked
 from optilock.dialects import database_of
 from optilock.dialects.rows import execute_unguarded
 from optilock.serialize import difference, exact_sum
@@ -100,37 +100,24 @@ def _moves_on(flush: Flush, write: Write, told: StoredSums) -> None:
         note_overtaken(flush, write, told)
 
 
-class LastSum:
+class LastSum(NamedTuple):
     """The only write of the last flush, which is a sum: it may go with COMMIT."""
 
-    def __init__(
-        self,
-        flush: Flush,
-        connection: sa.Connection,
-        write: Write,
-        adding: Adding,
-        more: Differences,
-    ) -> None:
-        self._flush, self._connection, self._write, self._adding = flush, connection, write, adding
-        self._told: StoredSums | None = None
-        self.alone = SingleWrite(adding.statement, _adding_parameters(write, more), self._written)
+    write: Write
+    adding: Adding
+    statement: Statement
 
     @classmethod
     def of(cls, flush: Flush, connection: sa.Connection, write: Write) -> LastSum | None:
         """Return the sum; ``None`` if it is none, or needs another statement for its version."""
         more = _noted(flush, write)
         adding = _adding_for(write.shape, connection) if more else None
-        if more is None or adding is None or not adding.at_once:
+        if more is None or adding is None or not adding.returned:
             return None
-        return cls(flush, connection, write, adding, more)
+        return cls(write, adding, (adding.statement, _adding_parameters(write, more)))
 
-    def _written(self, result: sa.CursorResult[Any]) -> bool:
-        self._told = _read_answer(result, self._connection, self._write, self._adding)
-        return self._told is not None
-
-    def moves_on(self) -> None:
-        if self._told is not None:
-            _moves_on(self._flush, self._write, self._told)
+    def moves_on(self, flush: Flush, row: Any) -> None:
+        _moves_on(flush, self.write, _stored(self.adding, row[1:]))
 
 
 def add_to_stored(
@@ -230,7 +217,8 @@ def refused_sums(flush: Flush, writes: list[Write]) -> Iterator[None]:
 #: The difference between the new value and the one that was read, by the new one's parameter.
 Differences = Mapping[str, Any]
 
-_ADD, _MADE = "optilock_add_", "optilock_made"
+#: Parameters; one that is called as a column would be taken for a new value of that column.
+_ADD, _SET, _MADE = "optilock_add_", "optilock_set_", "optilock_made"
 
 
 class StoredSums(NamedTuple):
@@ -261,8 +249,6 @@ class Adding:
     statement: sa.Update
     returned: tuple[sa.Column[Any], ...]
     tells: bool
-    #: The row is stored when the result shows the version: no other statement is needed.
-    at_once: bool
 
 
 def _adding_for(shape: Shape, connection: sa.Connection) -> Adding | None:
@@ -292,18 +278,22 @@ def _adding(shape: Shape, connection: sa.Connection) -> Adding | None:
     statement = _statement_adding(shape, version, moved)
     if returns:
         returned = (version, *shape.commuting.values())
-        at_once = ask.stores_before_rows_are_read
-        return Adding(statement.returning(*returned), returned, tells=False, at_once=at_once)
-    return Adding(statement, (), tells=told is not None, at_once=told is not None)
+        return Adding(statement.returning(*returned), returned, tells=False)
+    return Adding(statement, (), tells=told is not None)
 
 
 def _statement_adding(shape: Shape, version: sa.Column[Any], moved: Any) -> sa.Update:
     columns = shape.commuting.values()
     sums = {c: c + sa.bindparam(f"{_ADD}{n}", type_=_wide(c.type)) for n, c in enumerate(columns)}
+    sets = {
+        column: sa.bindparam(f"{_SET}{name}", type_=column.type)
+        for name, column in shape.all_sets().items()
+        if column is not version
+    }
     where = [one.clause(parameter) for one in (*shape.keys, *shape.demanded)]
     where += [column.is_not(None) for column in columns if column.nullable]
     statement = mark_checked(shape.table.update().where(*where))
-    return statement.values({**sums, version: moved, **shape.extra_values(parameter)})
+    return statement.values({**sets, **sums, version: moved, **shape.extra_values(parameter)})
 
 
 def _wide(kind: Any) -> TypeEngine[Any]:
@@ -325,30 +315,27 @@ def _add_to_row(
 ) -> StoredSums | None:
     """Add to the row; return ``None`` if there is none, or if it fails a condition."""
     result = execute_unguarded(connection, adding.statement, _adding_parameters(write, more))
-    return _read_answer(result, connection, write, adding)
+    if adding.returned:
+        row = result.first()
+        return None if row is None else _stored(adding, row)
+    if not result.rowcount:
+        return None
+    return StoredSums(result.lastrowid if adding.tells else _read_version(connection, write), {})
 
 
 def _adding_parameters(write: Write, more: Differences) -> dict[str, Any]:
     """Return the parameters of the statement that adds."""
     shape, params = write
-    sent = {name: value for name, value in params.items() if name not in shape.commuting}
-    sent |= {f"{_ADD}{n}": more[name] for n, name in enumerate(shape.commuting)}
-    sent[_MADE] = sent.pop(shape.token.column.key)
-    return sent
+    version = shape.token.column.key
+    sets = shape.all_sets().keys() - shape.commuting.keys() - {version}
+    made = {_MADE: params[version]}
+    made |= {f"{_ADD}{n}": more[name] for n, name in enumerate(shape.commuting)}
+    made |= {f"{_SET}{name}": params[name] for name in sets}
+    return made | {name: params[name] for name in params.keys() - shape.all_sets().keys()}
 
 
-def _read_answer(
-    result: sa.CursorResult[Any], connection: sa.Connection, write: Write, adding: Adding
-) -> StoredSums | None:
-    """Return the stored values; ``None``: there is no such row, or it fails a condition."""
-    if adding.returned:
-        row: Any = result.first()
-        if row is None:
-            return None
-        return StoredSums(row[0], dict(zip(adding.returned[1:], row[1:], strict=True)))
-    if not result.rowcount:
-        return None
-    return StoredSums(result.lastrowid if adding.tells else _read_version(connection, write), {})
+def _stored(adding: Adding, row: Any) -> StoredSums:
+    return StoredSums(row[0], dict(zip(adding.returned[1:], row[1:], strict=True)))
 
 
 def _read_version(connection: sa.Connection, write: Write) -> Any:

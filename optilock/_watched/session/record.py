@@ -21,7 +21,7 @@ from optilock._mapped import Place
 from optilock._watched.session.transaction import TransactionRecord
 from optilock._watched.session.values import NoBumpBlock, RowsOfTransaction
 from optilock.conditions.demands import Demand, Demands, register_for_all_sessions
-from optilock.conditions.write import NO_CHECKS, Checks, SingleWrite, Write
+from optilock.conditions.write import NO_CHECKS, Checks, Statement, Write
 from optilock.dialects import Database
 from optilock.errors import ConfigurationError
 from optilock.resolvers.resolution import DeletePolicies, OnConflict, check_on_delete
@@ -86,18 +86,17 @@ class Ending(Protocol):
         connection: Connection,
         together: Sequence[list[Write]],
         database: Database,
-        alone: SingleWrite | None = None,
+        added: Statement | None = None,
         *,
         locked: bool = False,
         checks: Checks = NO_CHECKS,
-    ) -> list[Write] | None:
-        """Write these rows, of one table each, and commit; or else return those that missed.
+    ) -> Any:
+        """Write these rows, of one table each, and commit; return the row of the last statement.
 
-        ``None``: nothing was written, and the rows that miss are unknown. In both cases the
-        transaction goes on, or has begun again.
+        ``None`` if nothing was written: the transaction goes on, or has begun again.
 
         Args:
-            alone: the statement of a single row.
+            added: the statement that adds to a single row, and returns its sum.
             locked: the rows are locked already, in the expected version, so that none should miss.
             checks: of promised rows.
         """

@@ -148,8 +148,8 @@ class _AsyncServer(_OnLine):
 def open_line(
     connection: Connection,
     *,
-    limit: bytes | None = None,
-    note_trip: NoteTrip | None = None,
+    limit: bytes | None,
+    note_trip: NoteTrip,
 ) -> Line | None:
     """Return the line of a connection whose transaction begins; ``None`` if it has begun.
 

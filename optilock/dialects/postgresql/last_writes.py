@@ -3,11 +3,8 @@
 =========================================  ====================================  ================
 the transaction so far                     form                                  if a row misses
 =========================================  ====================================  ================
-nothing but plain SELECTs, READ            the UPDATE of SQLAlchemy, COMMIT      COMMIT of nothing
-COMMITTED; one row
-the same; one row, which is added to       UPDATE ... RETURNING, COMMIT          COMMIT of nothing
-the same; several rows or tables           statements that raise                 the server skips
-                                           (``rows.py``), COMMIT                 COMMIT
+nothing but plain SELECTs, READ            statements that raise                 the server skips
+COMMITTED                                  (``rows.py``), COMMIT                 COMMIT
 the same, and SELECTs that lock; all rows  as above                              as above; none does
 to be written are locked as they were read
 anything else: earlier writes, locks,      SAVEPOINT, statements that raise,     back to the
@@ -15,12 +12,11 @@ anything else: earlier writes, locks,      SAVEPOINT, statements that raise,    
 =========================================  ====================================  ================
 
 A commit token (``exactly_once=``) goes between the writes and COMMIT, and promised rows are checked
-before and after the writes, by statements that raise, too (READ COMMITTED only). Then one row is
-sent in the form that raises, and one that is added to is not sent with COMMIT: it has no such form.
+before and after the writes, by statements that raise, too (READ COMMITTED only).
 
-If a listener sends a statement of its own before one of these (``before_cursor_execute``), nothing
-goes with COMMIT, and the guard (:mod:`optilock._watched.guard.batch`) sends the rows as
-usual.
+If a listener sends a statement of its own before one of these (``before_cursor_execute``), or may
+send one after it, nothing goes with COMMIT, and the guard (:mod:`optilock._watched.guard.batch`)
+sends the rows as usual.
 
 After a miss the guard sends the rows once more, and learns which of them missed. Where another
 transaction has begun, nothing of the first one was lost: it had only read.
@@ -36,10 +32,10 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
 from optilock._undocumented.connections import has_listeners_after_statements
-from optilock.conditions.write import NO_CHECKS, Checks, SingleWrite, Statement, Write
+from optilock.conditions.write import NO_CHECKS, Checks, Statement, Write
 from optilock.dialects.postgresql.forms import raising_statement
 from optilock.dialects.postgresql.line import Line
-from optilock.dialects.postgresql.rows import BOUND, is_mark
+from optilock.dialects.postgresql.rows import BOUND, is_mark, sum_or_error
 from optilock.dialects.residue import Interposed, Residue
 from optilock.dialects.rows import execute_unguarded
 from optilock.dialects.transaction_ends import ignore_ends, refuse_ended
@@ -58,11 +54,9 @@ class LastWrites:
     It is an :class:`~optilock._watched.session.record.Ending`.
     """
 
-    def __init__(self, line: Line, *, careful: bool = False) -> None:
+    def __init__(self, line: Line) -> None:
         self._line = line
         self._stored = False
-        #: The unit has not asked for this by name: COMMIT follows only what a plain unit stores.
-        self._careful = careful
 
     @property
     def unanswered(self) -> bool:
@@ -87,87 +81,67 @@ class LastWrites:
         connection: Connection,
         together: Sequence[list[Write]],
         database: Any,
-        alone: SingleWrite | None = None,
+        added: Statement | None = None,
         *,
         locked: bool = False,
         checks: Checks = NO_CHECKS,
-    ) -> list[Write] | None:
-        """Write these rows, of one table each, and commit; or else return those that missed.
+    ) -> Any:
+        """Write these rows, of one table each, and commit; return None if nothing was written.
 
-        After None nothing was written, and the missing rows are unknown. In both cases the
-        transaction goes on, or another one has begun. Then it had nothing to lose, or only its
-        locks, where all rows are ``locked`` and so none should miss.
+        Otherwise the row of the last statement, which shows the sum of one that is ``added`` to.
+
+        After None the transaction goes on, or another one has begun: it had nothing to lose, or
+        only its locks, where all rows are ``locked`` and so none should miss.
         """
         refuse_ended(connection)
         with ignore_ends(connection):
-            return self._send(connection, together, database, alone, locked, checks)
+            return self._send(connection, together, database, added, locked, checks)
 
     def _send(
         self,
         connection: Connection,
         together: Sequence[list[Write]],
         database: Any,
-        alone: SingleWrite | None,
+        added: Statement | None,
         locked: bool,
         checks: Checks,
-    ) -> list[Write] | None:
+    ) -> Any:
         line = self._line
-        if line.has_spoken() or (self._careful and has_listeners_after_statements(connection)):
+        if line.has_spoken() or has_listeners_after_statements(connection):
             return None
-        restarts = line.residue() <= (Residue.ROW_LOCKS if locked else Residue.NOTHING)
-        lone = len(together) == 1 and len(together[0]) == 1
-        # A row that matches nothing is no error, and what goes before COMMIT would be stored.
-        is_bare = line.before_commit is None and checks is NO_CHECKS
-        if restarts and lone and is_bare and not self._careful:
-            try:
-                return self._send_row(connection, together[0][0], alone)
-            except Interposed:
-                return None
-        if alone is not None:
-            return None
-        statements = _raising_statements(connection, together, database)
+        if added is None:
+            statements = _raising_statements(connection, together, database)
+        else:
+            statements = [(sum_or_error(together[0][0].shape, added[0]), added[1])]
         if statements is None:
             return None
+        restarts = line.residue() <= (Residue.ROW_LOCKS if locked else Residue.NOTHING)
         statements = [*checks.before, *statements, *checks.after]
-        return [] if self._send_rows(connection, statements, savepoint=not restarts) else None
+        return self._send_all(connection, statements, savepoint=not restarts)
 
-    def _send_row(
-        self, connection: Connection, write: Write, alone: SingleWrite | None
-    ) -> list[Write]:
-        statement, params, written = alone or SingleWrite.of(write)
-        self._line.end_with((write.shape.token.parameter,), savepoint=False)
-        try:
-            result = execute_unguarded(connection, statement, params)
-        finally:
-            self._line.cut_short()
-        if written(result):
-            return []
-        self._line.go_on()
-        return [write]
-
-    def _send_rows(
+    def _send_all(
         self, connection: Connection, statements: Sequence[Statement], *, savepoint: bool
-    ) -> bool:
+    ) -> Any:
         line = self._line
         line.end_with([next(iter(params)) for _, params in statements], savepoint=savepoint)
         try:
-            for statement, params in statements:
+            for statement, params in statements[:-1]:
                 execute_unguarded(connection, statement, params).close()
+            return execute_unguarded(connection, *statements[-1]).first()
         except DBAPIError as error:
             if error.orig is None or not is_mark(error.orig):
                 raise
             line.undo()
-            return False
+            return None
         except Interposed:
             if line.cut_short():
                 with _suppress_misses():
                     _end_pipeline(connection)
                 line.undo()
-            return False
+            return None
         finally:
             if line.cut_short():  # a value that could not be sent, after others that were
                 _end_pipeline(connection)
-        return True
 
 
 def _raising_statements(

@@ -85,7 +85,7 @@ class Line:
         driver: Any,
         level: str | None,
         limit: bytes | None,
-        note_trip: NoteTrip | None = None,
+        note_trip: NoteTrip,
     ) -> None:
         self.driver = driver
         #: The application's class of cursors.
@@ -158,7 +158,7 @@ class Line:
     def begin_pipeline(self, context: Any, pipeline: Any) -> None:
         """Add the commands before the statement to the new pipeline."""
         self.context, self._pipeline = context, pipeline
-        if self._note_trip is not None and self._pgconn.transaction_status == IDLE:
+        if self._pgconn.transaction_status == IDLE:
             self._began = time.perf_counter(), time.process_time()
         self._commands = pipeline.command_queue = _Together()
         for command in self.commands_before():
@@ -226,7 +226,7 @@ class Line:
         self.context = self._pipeline = None
         error, self._error = self._error, None
         began, self._began = self._began, None
-        if began is not None and error is None and self._note_trip is not None:
+        if began is not None and error is None:
             self._note_trip(time.perf_counter() - began[0], time.process_time() - began[1])
         if self.unanswered and self._pgconn.status == _OK:
             status = self._pgconn.transaction_status
@@ -277,10 +277,6 @@ class Line:
         """
         self._left = 0
         return self.context is not None
-
-    def go_on(self) -> None:
-        """Let another transaction begin after a COMMIT that has stored nothing."""
-        self.stored = False
 
     def over(self) -> None:
         """End the unit: later statements on the connection do not belong to it."""

@@ -369,18 +369,31 @@ _NOT_A_NUMBER = "22P02"
 _PARAMETER = "optilock_"
 
 
-def all_or_error(written: Any, expected: Any) -> Any:
-    """The statement around a change with RETURNING: as many rows as ``expected``, or an error."""
+def all_or_error(written: Any, expected: Any, *shown: Any) -> Any:
+    """The statement around a change with RETURNING: as many rows as ``expected``, or an error.
+
+    Its row ends with the columns ``shown`` of the change of a single row.
+    """
     count = sa.select(sa.func.count()).select_from(written).scalar_subquery()
     judged = sa.case(
         (count == expected, sa.literal_column("'0'")), else_=sa.literal_column(f"'{MARK}'")
     )
-    return sa.select(sa.cast(judged, sa.Integer))
+    return sa.select(
+        sa.cast(judged, sa.Integer), *(sa.select(one).scalar_subquery() for one in shown)
+    )
 
 
 def is_mark(error: BaseException) -> bool:
     """Return whether it is the error of such a statement."""
     return getattr(error, "sqlstate", None) == _NOT_A_NUMBER and MARK in str(error)
+
+
+def sum_or_error(shape: Shape, statement: Any) -> Any:
+    """The statement around one that adds to a row of the shape, and returns the stored values."""
+    if "sum_or_error" not in shape.forms:
+        written = statement.cte("optilock_written")
+        shape.forms["sum_or_error"] = all_or_error(written, sa.literal_column("1"), *written.c)
+    return shape.forms["sum_or_error"]
 
 
 class _OneRow(NamedTuple):

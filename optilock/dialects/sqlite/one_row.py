@@ -9,5 +9,4 @@ from optilock.dialects.one_row import OnConflict
 
 class SQLiteOneRow(OnConflict):
     insert = staticmethod(insert)
-    stores_before_rows_are_read = False
     returns_before_triggers = True

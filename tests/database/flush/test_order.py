@@ -150,7 +150,7 @@ def test_a_class_that_is_made_below_a_watched_one_later_calls_each_step_once(
         with below.begin() as session:
             session.get_one(Account, 1).note = "changed"
 
-    called = [name for file, name in calls_of(work) if "/watched/guard/" in file]
+    called = [name for file, name in calls_of(work) if "/_watched/guard/" in file]
     assert (called.count("_after_begin"), called.count("_after_commit")) == (1, 1)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import psycopg
 import pytest
-from sqlalchemy import Engine, create_engine, event, insert, make_url, select, text
+from sqlalchemy import Engine, create_engine, event, make_url, select, text
 from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.orm import Session, sessionmaker
@@ -28,6 +28,7 @@ from optilock.dialects.residue import Residue, residue_of
 from optilock.dialects.transient import is_transient
 from optilock.errors import CommitOutcomeUnknown
 from optilock.testing import Wire
+from optilock.unit.round_trips import trip_time_of
 from tests.support.cut_line import Cut as Cut
 from tests.support.cut_line import cut as cut
 from tests.support.models import Account
@@ -105,7 +106,7 @@ def test_a_second_attempt_is_pipelined_too(account, line, far, other) -> None:
 
     with line.counting() as trips:
         work()
-    assert (len(tries), trips.count) == (2, 4 + 2)
+    assert (len(tries), trips.count) == (2, 5 + 2)
 
 
 def test_a_level_by_name_can_be_pipelined(account, line, far) -> None:
@@ -185,52 +186,42 @@ def test_a_connection_of_the_callers_is_left_open(account, far, engine) -> None:
 
 
 @pytest.mark.parametrize(
-    ("url", "named"),
-    [
-        ("sqlite://", "pysqlite"),
-        ("postgresql+asyncpg://me@nowhere/db", "asyncpg"),
-        ("mysql+pymysql://me@nowhere/db", "pymysql"),
-    ],
+    "url",
+    ["sqlite://", "postgresql+asyncpg://me@nowhere/db", "mysql+pymysql://me@nowhere/db"],
 )
-def test_another_driver_is_refused_by_name(url, named) -> None:
+def test_the_log_says_once_that_another_driver_has_plain_units(caplog, url) -> None:
     engine = create_engine(url)
-    with pytest.raises(ConfigurationError, match=named):
-        UnitOfWork(engine, pipelined=True)
-    with pytest.raises(ConfigurationError, match=named):
-        UnitOfWork(sessionmaker(engine), pipelined=True)
+    assert [trip_time_of(engine) for _ in range(3)] == [None] * 3
+    [record] = caplog.records
+    assert record.levelname == "WARNING"
+    assert "plain units" in record.message
+    assert make_url(url).get_driver_name() in record.message
 
 
-@pytest.mark.parametrize("url", ["sqlite+aiosqlite://", "postgresql+asyncpg://me@nowhere/db"])
-def test_another_async_driver_is_refused_by_name(url) -> None:
-    with pytest.raises(ConfigurationError, match=make_url(url).get_driver_name()):
-        AsyncUnitOfWork(create_async_engine(url), pipelined=True)
+@pytest.mark.anyio
+async def test_so_it_does_for_async_units_which_are_stored(caplog, tmp_path) -> None:
+    engine = create_async_engine(f"sqlite+aiosqlite:///{tmp_path / 'plain.db'}")
+    for _ in range(2):
+        async with AsyncUnitOfWork(engine, pipelined=True) as session:
+            await session.execute(text("CREATE TABLE IF NOT EXISTS made (id INTEGER)"))
+            await session.execute(text("INSERT INTO made VALUES (1)"))
+    async with engine.connect() as connection:
+        assert await connection.scalar(text("SELECT count(*) FROM made")) == 2
+    assert [one.message.split()[-1] for one in caplog.records] == ["aiosqlite"]
+    await engine.dispose()
 
 
-def test_another_driver_behind_get_bind_is_refused_when_it_connects(account, far) -> None:
-    sqlite = create_engine("sqlite://")
-
-    class Routed(Session):
-        def get_bind(self, *args, **options):
-            return sqlite
-
-    unit = UnitOfWork(sessionmaker(class_=Routed), pipelined=True)
-    with pytest.raises(ConfigurationError, match="pysqlite"), unit as session:
-        session.execute(text("SELECT 1"))
-    sqlite.dispose()
-
-
-def test_an_engine_that_sends_no_rollback_is_refused(database) -> None:
+def test_an_engine_that_sends_no_rollback_has_plain_units(caplog, account, line) -> None:
     try:
-        engine = create_engine(database.url, skip_autocommit_rollback=True)
+        engine = create_engine(line.url, connect_args=UNPREPARED, skip_autocommit_rollback=True)
     except TypeError:
         pytest.skip("SQLAlchemy has no such option yet")
-    with pytest.raises(ConfigurationError, match="skip_autocommit_rollback"):
-        UnitOfWork(engine, pipelined=True)
-
-
-def test_it_is_true_or_false(far) -> None:
-    with pytest.raises(ConfigurationError, match="pipelined='yes'"):
-        UnitOfWork(far, pipelined="yes")
+    engine.connect().close()
+    with line.counting() as trips, UnitOfWork(engine, pipelined=True) as session:
+        rename(session)
+    assert trips.count == 4
+    assert "skip_autocommit_rollback" in caplog.records[0].message
+    engine.dispose()
 
 
 # -- what becomes of the connection ----------------------------------------------------------------
@@ -395,11 +386,12 @@ def test_a_stream_of_rows_is_part_of_the_transaction(account, far) -> None:
 
 
 def test_a_statement_after_the_last_writes_is_refused_and_the_unit_is_stored(account, far) -> None:
-    @event.listens_for(far, "after_cursor_execute")
-    def after_cursor_execute(connection, cursor, statement, parameters, context, many) -> None:
-        if statement.startswith("UPDATE"):
-            event.remove(far, "after_cursor_execute", after_cursor_execute)
-            connection.execute(insert(Account).values(id=9))
+    @event.listens_for(far, "do_execute")
+    def do_execute(cursor, statement, parameters, context) -> bool:
+        cursor.execute(statement, parameters)
+        if "UPDATE" in statement:
+            cursor.execute("INSERT INTO accounts (id, balance, version) VALUES (9, 0, 1)")
+        return True
 
     unit = UnitOfWork(far, pipelined=True)
     with pytest.raises(OptilockError, match="the unit is stored") as raised, unit as session:
@@ -411,10 +403,12 @@ def test_a_statement_after_the_last_writes_is_refused_and_the_unit_is_stored(acc
 def test_a_listener_that_fails_after_the_last_write_is_told_that_the_unit_is_stored(
     account, far
 ) -> None:
-    @event.listens_for(far, "after_cursor_execute")
-    def after_cursor_execute(connection, cursor, statement, parameters, context, many) -> None:
-        if statement.startswith("UPDATE"):
+    @event.listens_for(far, "do_execute")
+    def do_execute(cursor, statement, parameters, context) -> bool:
+        cursor.execute(statement, parameters)
+        if "UPDATE" in statement:
             raise StaleDataError("of another unit")
+        return True
 
     @unit_of_work(sessionmaker(far), pipelined=True)
     def work(session) -> None:

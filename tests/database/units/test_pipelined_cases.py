@@ -8,7 +8,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 
 from optilock import AsyncUnitOfWork, UnitOfWork
 from optilock.testing import Wire
-from optilock.unit import set_trip_time
+from optilock.unit import round_trips, set_trip_time
 from tests.support.pipelined_cases import CASES, Base, Case, World, outcome_of, store
 
 pytestmark = pytest.mark.engines("postgresql")
@@ -16,7 +16,12 @@ pytestmark = pytest.mark.engines("postgresql")
 #: psycopg's preparing is a trip of its own, where nothing goes along.
 UNPREPARED = {"prepare_threshold": None}
 #: Values of the option, and the trip time: far away, and unknown, so that the unit measures.
-WAYS = ((False, None), (True, None), ("auto", 0.005), ("auto", None))
+WAYS = ((False, None), (True, 0.005), (True, None))
+
+
+@pytest.fixture(autouse=True)
+def _learned(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(round_trips, "ASSUMED", None)
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Units with ``pipelined="auto"``: fewer trips where the server is far, and else plain units."""
+"""Units with ``pipelined=True`` take fewer trips where the server is far, and are else plain."""
 
 from __future__ import annotations
 
@@ -27,17 +27,21 @@ from optilock.dialects.postgresql import line as lines
 from optilock.errors import CommitOutcomeUnknown
 from optilock.tables.names import commit_tokens
 from optilock.testing import Wire
-from optilock.unit import forget_hot_rows, set_trip_time
+from optilock.unit import forget_hot_rows, round_trips, set_trip_time
 from optilock.unit.round_trips import FAR, LATEST, NEAR, PROBE, TripTime
 from tests.support.cut_line import Cut as Cut
 from tests.support.cut_line import cut as cut
 from tests.support.models import Account
-from tests.support.needed import two_phases
 
 on_postgresql = pytest.mark.engines("postgresql")
 UNPREPARED = {"prepare_threshold": None}
 AWAY = 0.005
 PLAIN, BEGIN_GOES_ALONG, BOTH_GO_ALONG = 4, 3, 2
+
+
+@pytest.fixture(autouse=True)
+def _learned(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(round_trips, "ASSUMED", None)
 
 
 @pytest.fixture
@@ -84,7 +88,7 @@ def trips_of(line: Wire, engine: Any, units: int = 1, **options: Any) -> list[in
     """The round trips of some units, one after the other."""
     counts = []
     for number in range(units):
-        unit = UnitOfWork(engine, pipelined="auto", **options)
+        unit = UnitOfWork(engine, pipelined=True, **options)
         with line.counting() as trips, unit as session:
             rename(session, f"Eve {number} {id(trips)}")
         counts.append(trips.count)
@@ -220,13 +224,13 @@ async def test_async_units_learn_it(account, line, clock) -> None:
     counts = []
     for number in range(LATEST + 1):
         with line.counting() as trips:
-            async with AsyncUnitOfWork(made, pipelined="auto") as session:
+            async with AsyncUnitOfWork(made, pipelined=True) as session:
                 (await session.get_one(Account, 1)).owner = f"Eve {number}"
         counts.append(trips.count)
     assert counts == [BEGIN_GOES_ALONG] * LATEST + [BOTH_GO_ALONG]
     set_trip_time(made, 0)
     with line.counting() as trips:
-        async with AsyncUnitOfWork(made, pipelined="auto") as session:
+        async with AsyncUnitOfWork(made, pipelined=True) as session:
             (await session.get_one(Account, 1)).owner = "Eve"
     assert trips.count == PLAIN
     await made.dispose()
@@ -249,7 +253,7 @@ OPTIONS: list[dict[str, Any]] = [
 @pytest.mark.parametrize("seconds", [0, AWAY, None])
 def test_every_engine_has_such_units(account, engine, stored, options, seconds) -> None:
     set_trip_time(engine, seconds)
-    with UnitOfWork(engine, pipelined="auto", **options) as session:
+    with UnitOfWork(engine, pipelined=True, **options) as session:
         mine = session.get_one(Account, 1)
         if "read_only" not in options:
             mine.owner = "Eve"
@@ -258,7 +262,7 @@ def test_every_engine_has_such_units(account, engine, stored, options, seconds) 
 
 def test_every_engine_refuses_a_conflict(account, engine, stored, other) -> None:
     set_trip_time(engine, AWAY)
-    unit = UnitOfWork(engine, pipelined="auto")
+    unit = UnitOfWork(engine, pipelined=True)
     with pytest.raises(ConcurrencyError), unit as session:
         mine = session.get_one(Account, 1)
         other(Account, 1, balance=5)
@@ -270,7 +274,7 @@ def test_every_engine_refuses_a_conflict(account, engine, stored, other) -> None
 async def test_every_async_engine_has_such_units(async_engine, async_store) -> None:
     async_store(Account(id=1, owner="Ada"))
     set_trip_time(async_engine, AWAY)
-    async with AsyncUnitOfWork(async_engine, pipelined="auto") as session:
+    async with AsyncUnitOfWork(async_engine, pipelined=True) as session:
         (await session.get_one(Account, 1)).owner = "Eve"
     async with async_engine.connect() as connection:
         assert await connection.scalar(text("SELECT owner FROM accounts WHERE id = 1")) == "Eve"
@@ -278,23 +282,8 @@ async def test_every_async_engine_has_such_units(async_engine, async_store) -> N
 
 def test_a_connection_that_commits_each_statement_is_refused_as_ever(account, engine) -> None:
     set_trip_time(engine, AWAY)
-    unit = UnitOfWork(engine.execution_options(isolation_level="AUTOCOMMIT"), pipelined="auto")
+    unit = UnitOfWork(engine.execution_options(isolation_level="AUTOCOMMIT"), pipelined=True)
     with pytest.raises(ConfigurationError, match="AUTOCOMMIT mode"), unit as session:
-        rename(session)
-
-
-@on_postgresql
-def test_engines_that_cannot_do_it_have_plain_units(account, line, far) -> None:
-    try:
-        engine = create_engine(line.url, connect_args=UNPREPARED, skip_autocommit_rollback=True)
-    except TypeError:
-        pytest.skip("SQLAlchemy has no such option yet")
-    set_trip_time(engine, AWAY)
-    engine.connect().close()
-    assert trips_of(line, engine) == [PLAIN]
-    engine.dispose()
-    two_phases(far)
-    with UnitOfWork(sessionmaker(far, twophase=True), pipelined="auto") as session:
         rename(session)
 
 
@@ -319,13 +308,13 @@ def test_what_cannot_be_is_refused_at_once(unit, options, said) -> None:
 
 @on_postgresql
 def test_decorated_units_and_blocks_of_a_retry_take_two_trips(account, line, far) -> None:
-    work = unit_of_work(far, pipelined="auto")(rename)
+    work = unit_of_work(far, pipelined=True)(rename)
     with line.counting() as trips:
         work()
     assert trips.count == BOTH_GO_ALONG
     with line.counting() as trips:
         for attempt in retrying():
-            with attempt, UnitOfWork(far, pipelined="auto") as session:
+            with attempt, UnitOfWork(far, pipelined=True) as session:
                 rename(session, "Ida")
     assert trips.count == BOTH_GO_ALONG
 
@@ -336,7 +325,7 @@ def test_a_retry_takes_no_trip_more_than_a_plain_one(account, line, made, other,
     set_trip_time(made, seconds)
     heard: list[events.Event] = []
     counts = []
-    for pipelined in (False, "auto"):
+    for pipelined in (False, True):
         forget_hot_rows()
         tries: list[Session] = []
 
@@ -351,9 +340,9 @@ def test_a_retry_takes_no_trip_more_than_a_plain_one(account, line, made, other,
             work()
         assert len(tries) == 2
         counts.append(trips.count)
-    plain, auto = counts
+    plain, ours = counts
     least = 0 if seconds else plain
-    assert least <= auto <= plain
+    assert least <= ours <= plain
     ends = [one.pipelined for one in heard if isinstance(one, events.Committed)]
     assert ends == [False, seconds == AWAY]
 
@@ -363,13 +352,13 @@ def test_it_joins_a_plain_unit_and_a_plain_unit_joins_it(account, line, far) -> 
     with (
         line.counting() as trips,
         UnitOfWork(far) as session,
-        UnitOfWork(far, pipelined="auto"),
+        UnitOfWork(far, pipelined=True),
     ):
         rename(session)
     assert trips.count == PLAIN
     with (
         line.counting() as trips,
-        UnitOfWork(far, pipelined="auto") as session,
+        UnitOfWork(far, pipelined=True) as session,
         UnitOfWork(far),
     ):
         rename(session, "Ida")
@@ -382,7 +371,7 @@ def test_the_event_names_it(account, made) -> None:
     with events.listening(heard.append, written=False):
         for seconds in (0, AWAY):
             set_trip_time(made, seconds)
-            with UnitOfWork(made, pipelined="auto") as session:
+            with UnitOfWork(made, pipelined=True) as session:
                 rename(session, str(seconds))
     assert [one.pipelined for one in heard if isinstance(one, events.Committed)] == [False, True]
 
@@ -397,8 +386,8 @@ FOR EACH STATEMENT WHEN (pg_trigger_depth() = 0) EXECUTE FUNCTION audit();
 
 
 @on_postgresql
-@pytest.mark.parametrize(("pipelined", "left"), [(False, 0), ("auto", 0), (True, 1)])
-def test_a_conflict_leaves_nothing_of_a_trigger(account, far, engine, pipelined, left) -> None:
+@pytest.mark.parametrize("pipelined", [False, True])
+def test_a_conflict_leaves_nothing_of_a_trigger(account, far, engine, pipelined) -> None:
     unit = UnitOfWork(far, pipelined=pipelined)
     with pytest.raises(ConcurrencyError), unit as session:
         rename(session)
@@ -406,7 +395,7 @@ def test_a_conflict_leaves_nothing_of_a_trigger(account, far, engine, pipelined,
             connection.execute(text("UPDATE accounts SET version = 7 WHERE id = 1"))
             connection.execute(text(_AUDITED))
     with engine.connect() as connection:
-        assert connection.scalar(text("SELECT count(*) FROM accounts WHERE id = 9")) == left
+        assert connection.scalar(text("SELECT count(*) FROM accounts WHERE id = 9")) == 0
 
 
 @on_postgresql
@@ -440,7 +429,7 @@ def test_a_lost_commit_is_an_unknown_outcome(account, cut, seconds, passes) -> N
     set_trip_time(engine, seconds)
     runs = []
 
-    @unit_of_work(engine, pipelined="auto", retry=retrying(wait_initial=0))
+    @unit_of_work(engine, pipelined=True, retry=retrying(wait_initial=0))
     def work(session: Session) -> None:
         runs.append(session)
         rename(session)
@@ -460,7 +449,7 @@ def test_so_is_a_lost_write_where_commit_goes_along(account, cut, seconds, unkno
     engine = create_engine(cut.url, connect_args=UNPREPARED)
     engine.connect().close()
     set_trip_time(engine, seconds)
-    unit = UnitOfWork(engine, pipelined="auto")
+    unit = UnitOfWork(engine, pipelined=True)
     expected = CommitOutcomeUnknown if unknown else OperationalError
     with pytest.raises(expected), unit as session:
         rename(session)
@@ -475,7 +464,7 @@ def test_with_exactly_once_it_is_found_out(account, cut, stored) -> None:
     set_trip_time(engine, AWAY)
     runs = []
 
-    @unit_of_work(engine, pipelined="auto", exactly_once=True, retry=retrying(wait_initial=0))
+    @unit_of_work(engine, pipelined=True, exactly_once=True, retry=retrying(wait_initial=0))
     def work(session: Session) -> None:
         session.get_one(Account, 1).balance += 1
         if not runs:

@@ -384,7 +384,7 @@ def with_a_key(engine):
 
 
 def in_a_pipeline(engine):
-    with UnitOfWork(sessionmaker(engine), pipelined="auto", propagation="independent") as session:
+    with UnitOfWork(sessionmaker(engine), pipelined=True, propagation="independent") as session:
         session.execute(NOTE)
 
 
