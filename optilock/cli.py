@@ -1,4 +1,4 @@
-"""The command line: ``optilock check``, ``demo``, ``migrate``, ``purge``, ``queue`` and ``wiki``.
+"""The command line: ``optilock check``, ``conflicts``, ``demo``, ``migrate``, ``purge``, ...
 
 A command's module is imported when the command runs, or when ``--help`` lists it. The commands need
 click and rich, and the library itself does not. ``demo`` and ``wiki`` belong to the package
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 #: The place of each command.
 _COMMANDS = {
     "check": "optilock.check.command:check",
+    "conflicts": "optilock.telemetry.command:conflicts",
     "demo": "optilock_apps.demo.command:demo",
     "migrate": "optilock.rollout.command:migrate",
     "purge": "optilock.exactly_once.command:purge",

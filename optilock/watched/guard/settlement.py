@@ -21,7 +21,7 @@ from sqlalchemy.orm import Mapper
 from sqlalchemy.orm.exc import StaleDataError
 
 from optilock import events
-from optilock.errors import ConcurrencyError
+from optilock.errors import ConcurrencyError, Entry
 from optilock.mapped import facts
 from optilock.undocumented.flushes import unmark_deleted
 from optilock.undocumented.mappers import expire_attribute, mark_changed, mark_unchanged
@@ -64,6 +64,13 @@ def settle(flush: Flush) -> None:
         return
     conflict = tuple(missed.entry for missed in flush.misses)
     events.emit(lambda: events.Conflict(conflict, reason=_reason(flush)))
+    try:
+        _settle(flush, conflict)
+    finally:
+        events.conclude(conflict)
+
+
+def _settle(flush: Flush, conflict: tuple[Entry[Any], ...]) -> None:
     error = _decide(flush, flush.misses)
     remember_missed(flush, refused=error is not None)
     if error is None:
