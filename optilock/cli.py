@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 #: The place of each command.
 _COMMANDS = {
     "check": "optilock.check.command:check",
-    "conflicts": "optilock.telemetry.command:conflicts",
+    "conflicts": "optilock.telemetry.conflict_report:report_conflicts",
     "demo": "optilock_apps.demo.command:demo",
     "migrate": "optilock.rollout.command:migrate",
     "purge": "optilock.exactly_once.command:purge",

@@ -5,12 +5,12 @@
 ``model, identity``    the class, and the primary key as a JSON list
 ``action, kind``       our attempt (update, delete, verify), and their change (updated, deleted)
 ``reason``             ``race`` of two transactions, or ``precondition``, a client's stale version
-``unit``               the name of the unit
+``unit, attempt``      the name of the unit, and the number of its attempt, from 1
 ``conflicting``        the attributes that both sides changed, as a JSON list
 ``original_version``   the version that we had read; ``database_version``: the stored one
 ``author``             ours, and ``changed_by`` theirs, by ``__version_author__``
 ``outcome``            ``resolved`` by the ``resolver``; ``raised`` or ``returned`` to the program;
-                       ``retried`` by its unit, which ran again; ``failed`` with its unit
+                       ``failed`` with this attempt of its unit, even if it was settled
 ``column_values``      of chosen columns the three values, as JSON
 """
 
@@ -39,6 +39,7 @@ def _columns() -> list[sa.Column[Any]]:
         sa.Column("occurred_at", UtcDateTime(), nullable=False),
         *(sa.Column(name, exact_text(LONGEST), nullable=False) for name in required),
         *(sa.Column(name, exact_text(LONGEST)) for name in names),
+        sa.Column("attempt", sa.Integer(), nullable=False),
         sa.Column("conflicting", sa.JSON(), nullable=False),
         sa.Column("column_values", sa.JSON(none_as_null=True)),
     ]

@@ -7,14 +7,14 @@
     conflict_log.instrument(engine)                         # or values=[Page.title]
 
 A row has the conflicting row, both versions, both authors, the columns and the outcome, and values
-only of the columns that are named. It is written once the outcome is known: in a unit when the
-unit, or its attempt, has ended, so that a rollback does not take it along. A thread writes it, in a
-transaction of its own, and ends when nothing is left. The work never waits for it, and without a
-conflict nothing is sent.
+only of the columns that are named. Conflicts of a unit are written after the outermost unit has
+ended, so that its rollback does not take them along, and SQLite has no transaction of it open.
+Other conflicts are written when their settlement is over. A thread writes, in transactions of its
+own, and ends when nothing is left. The work never waits for it, and without a conflict nothing is
+sent.
 
-A row that cannot be written is tried again after a transient error. Then it is lost: a warning of
-the logger ``optilock`` follows, and :func:`lost` counts it. Conflicts without a row (``LinkGone``,
-write skew) are not logged.
+A row that cannot be written is tried again after a transient error. Then it is lost, with a warning
+of the logger ``optilock``. Conflicts without an entry (``LinkGone``, write skew) are not logged.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from __future__ import annotations
 import json
 import logging
 import threading
-import weakref
 from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
@@ -32,23 +31,28 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Engine, insert
-from sqlalchemy.orm import QueryableAttribute
+from sqlalchemy.orm import QueryableAttribute, Session
 from sqlalchemy.pool import NullPool, SingletonThreadPool, StaticPool
 
 from optilock import events
 from optilock.dialects.engines import on_engine
-from optilock.errors import ConcurrencyError, ConfigurationError, Entry, describe
+from optilock.errors import ConfigurationError, Entry, describe
 from optilock.serialize import as_json
 from optilock.tables.conflicts import LONGEST, conflicts
 from optilock.telemetry.switch import Switch
+from optilock.unit import parts
+from optilock.unit.parts import StandingPart
 from optilock.unit.retries import retrying
-from optilock.unit.running_units import current_attempt, units_around
+from optilock.unit.running_units import attempt_number, units_around
+from optilock.unit.sessions import owner_of
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
 
-__all__ = ["flush", "instrument", "lost", "uninstrument"]
+__all__ = ["flush", "instrument", "uninstrument"]
 
+#: In ``session.info`` of a unit: its records.
+_RECORDS = "optilock.telemetry.conflicts"
 #: Rows of one INSERT, and rows that wait for one at most.
 _BATCH, _MOST = 500, 10_000
 _CALL = "conflict_log.instrument"
@@ -83,14 +87,15 @@ def instrument(
         _current = log = _ConflictLog(engine, named)
         events.listen(log, written=False)
         undo.callback(events.unlisten, log)
+        parts.standing = (*parts.standing, log)
         events.concluding = (*events.concluding, log.conclude)
-        undo.callback(_remove, log.conclude)
+        undo.callback(_remove, log)
 
     _switch.on(install)
 
 
 def uninstrument() -> None:
-    """Log nothing from here on; what waits is still written."""
+    """Log nothing from here on; what waits, or belongs to an open unit, is still written."""
     _switch.off()
 
 
@@ -100,13 +105,9 @@ def flush(timeout: float | None = None) -> None:
         writer.join(timeout)
 
 
-def lost() -> int:
-    """Return how many conflicts could not be written since the log was installed."""
-    return 0 if _current is None else _current.lost
-
-
-def _remove(call: Any) -> None:
-    events.concluding = tuple(one for one in events.concluding if one != call)
+def _remove(log: _ConflictLog) -> None:
+    parts.standing = tuple(one for one in parts.standing if one is not log)
+    events.concluding = tuple(one for one in events.concluding if one != log.conclude)
 
 
 def _require_engine(engine: Any) -> None:
@@ -131,100 +132,85 @@ def _require_engine(engine: Any) -> None:
 
 @dataclass(eq=False)
 class _Record:
-    """A conflicting row, whose outcome may not be known yet."""
+    """A conflicting row, and what has become of it so far."""
 
     entry: Entry[Any]
     reason: str
     unit: str | None
-    #: The records of the same unit or attempt; ``None`` outside of both.
-    beside: list[_Record] | None
     outcome: str = ""
     resolver: str | None = None
+    attempt: int = field(default_factory=attempt_number)
     occurred_at: datetime = field(default_factory=lambda: datetime.now(UTC))
 
 
-class _ConflictLog:
-    """The listener, and the thread that writes."""
+class _ConflictLog(StandingPart):
+    """The listener, the part of each unit, and the thread that writes."""
 
     def __init__(self, engine: Any, values: tuple[QueryableAttribute[Any], ...]) -> None:
         self._engine, self._values = engine, values
-        #: By the ``id`` of its entry, which the record keeps alive.
+        #: Records without an outcome, by the ``id`` of the entry, which the record keeps alive.
         self._open: dict[int, _Record] = {}
-        self._of: weakref.WeakKeyDictionary[Any, list[_Record]] = weakref.WeakKeyDictionary()
         self._waiting: deque[_Record] = deque()
-        self._changing = threading.RLock()  # a finalizer may run while the same thread has it
+        self._changing = threading.Lock()
         self.writer: threading.Thread | None = None
-        self.lost = 0
 
-    # -- what becomes of a conflict ----------------------------------------------------------------
+    # -- the outcome of a conflict ----------------------------------------------------------------
 
     def __call__(self, event: events.Event) -> None:
         match event:
             case events.Conflict(entries=entries, reason=reason):
-                self._begin(entries, reason)
+                unit = next(self._units(), None)
+                records = [_Record(entry, reason, getattr(unit, "name", None)) for entry in entries]
+                self._open.update((id(one.entry), one) for one in records)
+                if unit is not None:
+                    unit.session.info.setdefault(_RECORDS, []).extend(records)
             case events.Resolved(entries=entries, resolvers=names):
                 for entry, name in zip(entries, names, strict=False):
-                    self.conclude((entry,), "resolved", name)
-            case events.Retry(error=error):
-                self._end_with(error, "retried")
-            case events.Failed(error=error):
-                self._end_with(error, "failed")
-                self._end_here()
-            case events.Committed():
-                self._end_here()
+                    if (record := self._open.get(id(entry))) is not None:
+                        record.outcome, record.resolver = "resolved", name
 
-    def conclude(
-        self, entries: Iterable[Entry[Any]], outcome: str, resolver: str | None = None
-    ) -> None:
-        """Note the outcome of rows, unless they have one."""
-        found = [one for entry in entries if (one := self._open.get(id(entry))) is not None]
+    def conclude(self, entries: Iterable[Entry[Any]], outcome: str) -> None:
+        """Note the outcome of rows that no resolver has settled; a unit may still fail."""
+        found = [self._open[id(entry)] for entry in entries if id(entry) in self._open]
         for record in found:
-            if not record.outcome:
-                record.outcome, record.resolver = outcome, resolver
-        self._end([record for record in found if record.beside is None])
+            record.outcome = record.outcome or outcome
+        if next(self._units(), None) is None:
+            for record in found:
+                del self._open[id(record.entry)]
+            self._write(found)
 
-    def _begin(self, entries: Iterable[Entry[Any]], reason: str) -> None:
-        place = _unit_or_attempt()
-        beside = None if place is None else self._of.get(place)
-        if place is not None and beside is None:
-            beside = self._of[place] = []
-            weakref.finalize(place, self._end, beside)  # no event may follow
-        for entry in entries:
-            if id(entry) not in self._open:
-                record = _Record(entry, reason, getattr(place, "name", None), beside)
-                self._open[id(entry)] = record
-                if beside is not None:
-                    beside.append(record)
+    def after(self, session: Session, error: BaseException | None) -> None:
+        records: list[_Record] = session.info.pop(_RECORDS, [])
+        failed = error is not None and not getattr(owner_of(session), "is_stored", False)
+        for record in records:
+            mine = self._open.pop(id(record.entry), None) is not None  # no inner unit's
+            if mine:
+                record.outcome = "failed" if failed else record.outcome or "raised"
+        around = next((one for one in self._units() if one.session is not session), None)
+        if around is not None and records:
+            around.session.info.setdefault(_RECORDS, []).extend(records)
+        else:
+            self._write(records)
 
-    def _end_with(self, error: BaseException, outcome: str) -> None:
-        found = [self._open[id(one)] for one in _entries_of(error) if id(one) in self._open]
-        for record in found:
-            record.outcome = outcome
-        for record in found:
-            self._end([record] if record.beside is None else record.beside)
+    def _units(self) -> Iterator[Any]:
+        """Yield the running units that this log is a part of, the innermost first."""
+        return (one for one in reversed(units_around()) if self in getattr(one, "standing", ()))
 
-    def _end_here(self) -> None:
-        place = _unit_or_attempt()
-        self._end([] if place is None else self._of.get(place, []))
-
-    def _end(self, records: list[_Record]) -> None:
-        """Write these rows next: no transaction of theirs is open."""
-        ended = [one for one in records if self._open.pop(id(one.entry), None) is not None]
-        records.clear()
-        if not ended:
+    def _write(self, records: list[_Record]) -> None:
+        """Let the thread write these rows: no transaction of theirs is open."""
+        if not records:
             return
         with self._changing:
             room = max(0, _MOST - len(self._waiting))
-            self._waiting.extend(ended[:room])
-            self._lose(len(ended[room:]), "too many wait to be written")
+            self._waiting.extend(records[:room])
             if self.writer is None or not self.writer.is_alive():  # in a fork it is not
                 self.writer = threading.Thread(target=self._write_all, name="optilock-conflicts")
                 try:
                     self.writer.start()
                 except RuntimeError:  # the interpreter ends
-                    self.writer = None
-                    self._lose(len(self._waiting), "no thread can be started")
+                    self.writer, room = None, 0
                     self._waiting.clear()
+        _warn_of_lost(len(records[room:]), "too many wait to be written")
 
     # -- the thread --------------------------------------------------------------------------------
 
@@ -232,11 +218,10 @@ class _ConflictLog:
         events.muted.set(True)
         while records := self._next():
             try:
-                rows = [self._row(one) for one in records]
-                send = partial(_insert, rows=rows)
+                send = partial(_insert, rows=[self._row(one) for one in records])
                 retrying().call(on_engine, self._engine, send, call=_CALL)
             except Exception as error:  # its text may have values
-                self._lose(len(records), type(error).__name__)
+                _warn_of_lost(len(records), type(error).__name__)
 
     def _next(self) -> list[_Record]:
         with self._changing:
@@ -244,17 +229,6 @@ class _ConflictLog:
             if not count:
                 self.writer = None
             return [self._waiting.popleft() for _ in range(count)]
-
-    def _lose(self, count: int, why: str) -> None:
-        self.lost += count
-        if count:
-            _log.warning(
-                "%d conflicts are not in the log (%s). It needs the table %s:"
-                ' op.create_optilock_tables("conflicts").',
-                count,
-                why,
-                conflicts.name,
-            )
 
     def _row(self, record: _Record) -> dict[str, Any]:
         entry = record.entry
@@ -268,12 +242,13 @@ class _ConflictLog:
             "kind": entry.kind,
             "reason": record.reason,
             "unit": _text(record.unit),
+            "attempt": record.attempt,
             "conflicting": sorted(entry.conflicting),
             "original_version": _text(entry.original.get(token)),
             "database_version": _text((entry.database or {}).get(token)),
             "author": _text(entry.changes.get(author)),
             "changed_by": _text(entry.changed_by),
-            "outcome": record.outcome or "raised",
+            "outcome": record.outcome,
             "resolver": _text(record.resolver),
             "column_values": self._column_values(entry),
         }
@@ -294,27 +269,25 @@ class _ConflictLog:
 _current: _ConflictLog | None = None
 
 
-def _unit_or_attempt() -> Any:
-    """Return the innermost unit that runs here, or the attempt of a retry without one."""
-    units = units_around()
-    return units[-1] if units else current_attempt()
-
-
-def _entries_of(error: BaseException | None) -> Iterator[Entry[Any]]:
-    """Yield the entries of a conflict, and of one that the program has translated."""
-    seen: set[int] = set()
-    while error is not None and id(error) not in seen:
-        seen.add(id(error))
-        if isinstance(error, ConcurrencyError):
-            yield from error.entries
-        error = error.__cause__ or error.__context__
-
-
 def _insert(engine: Engine, rows: list[dict[str, Any]]) -> None:
     with engine.begin() as connection:
         connection.execute(insert(conflicts), rows)
 
 
+def _warn_of_lost(count: int, why: str) -> None:
+    if count:
+        _log.warning(
+            "%d conflicts are not in the log (%s). It needs the table %s:"
+            ' op.create_optilock_tables("conflicts").',
+            count,
+            why,
+            conflicts.name,
+        )
+
+
 def _text(value: Any) -> str | None:
     """Return a text that every database takes."""
-    return None if value is None else str(as_json(value)).replace("\0", "")[:LONGEST]
+    if value is None:
+        return None
+    text = str(as_json(value)).replace("\0", "")[:LONGEST]
+    return text.encode("utf-8", "replace").decode()

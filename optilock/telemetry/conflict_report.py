@@ -25,12 +25,12 @@ _UNITS = {"m": "minutes", "h": "hours", "d": "days"}
 _HEADS = {"classes": "class", "rows": "row", "columns": "column", "outcomes": "outcome"}
 
 
-@click.command()
+@click.command("conflicts")
 @click.option("--url", required=True, help="The database, as SQLAlchemy writes it.")
 @click.option("--since", default="7d", show_default=True, help="30m, 24h, 7d, or an ISO time.")
 @click.option("-n", "count", default=10, show_default=True, help="Lines of a list at most.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, nothing else.")
-def conflicts(url: str, since: str, count: int, as_json: bool) -> None:
+def report_conflicts(url: str, since: str, count: int, as_json: bool) -> None:
     """List the classes, rows and columns with the most conflicts, from the conflict log."""
     with exit_codes("conflicts"), open_engine(url) as engine:
         begin = _begin(since)
