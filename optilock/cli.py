@@ -1,4 +1,4 @@
-"""The command line: ``optilock check``, ``demo``, ``migrate``, ``probe`` and the others.
+"""The command line: ``optilock check``, ``conflicts``, ``demo``, ``probe`` and the others.
 
 A command's module is imported when the command runs, or when ``--help`` lists it. The commands need
 click and rich, and the library itself does not. ``demo`` and ``wiki`` belong to the package
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 #: The place of each command.
 _COMMANDS = {
     "check": "optilock.check.command:check",
+    "conflicts": "optilock.telemetry.conflict_report:report_conflicts",
     "demo": "optilock_apps.demo.command:demo",
     "migrate": "optilock.rollout.command:migrate",
     "probe": "optilock.probe.probe_command:probe",

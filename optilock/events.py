@@ -354,6 +354,10 @@ listeners: tuple[Listener, ...] = ()
 listeners_to_rows: tuple[Listener, ...] = ()
 
 
+#: Called with rows whose settlement is over, and ``"raised"`` or ``"returned"``: that is what
+#: becomes of each that no ``Resolved`` has named (:mod:`optilock.telemetry.conflict_log`).
+concluding: tuple[Callable[[Iterable[Entry[Any]], str], object], ...] = ()
+
 #: Nothing is reported in this context: the guard tests itself.
 muted: ContextVar[bool] = ContextVar("optilock_muted", default=False)
 
@@ -442,6 +446,12 @@ def emit(build: Callable[[], Event]) -> None:
             _log.error("a listener failed on %s", what, exc_info=without_handled(error, handled))
 
 
+def conclude(entries: Iterable[Entry[Any]], outcome: str = "raised") -> None:
+    """Note that these rows, without a ``Resolved``, are now raised or returned."""
+    for call in concluding:
+        call(entries, outcome)
+
+
 def report(conflict: C) -> C:
     """Return the conflict when the listeners have got it: ``raise report(conflict)``.
 
@@ -450,5 +460,6 @@ def report(conflict: C) -> C:
     if listeners and not conflict.reported:
         tables = (conflict.table,) if isinstance(conflict, LinkGone) else ()
         emit(lambda: Conflict(conflict.entries, tables, conflict.reason))
+        conclude(conflict.entries)
     conflict.reported = True
     return conflict

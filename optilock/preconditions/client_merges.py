@@ -224,15 +224,18 @@ class _Rules:
 def _settled(missed: Missed, resolver: Resolver) -> Values:
     """Return the values that the row gets."""
     events.emit(lambda: events.Conflict((missed.entry,), reason="precondition"))
-    rules = _Rules(resolver)
-    error = decide([missed], rules)
-    if isinstance(error, ConcurrencyError):
-        refused = PreconditionFailed(error.entries)
-        refused.etag = tag_of_entry(missed.entry)
-        for note in getattr(error, "__notes__", ()):
-            refused.add_note(note)
-        raise refused from error.__cause__
-    if error is not None:
-        raise error
-    events.emit(lambda: events.Resolved((missed.entry,), resolvers_of([missed], rules)))
+    try:
+        rules = _Rules(resolver)
+        error = decide([missed], rules)
+        if isinstance(error, ConcurrencyError):
+            refused = PreconditionFailed(error.entries)
+            refused.etag = tag_of_entry(missed.entry)
+            for note in getattr(error, "__notes__", ()):
+                refused.add_note(note)
+            raise refused from error.__cause__
+        if error is not None:
+            raise error
+        events.emit(lambda: events.Resolved((missed.entry,), resolvers_of([missed], rules)))
+    finally:
+        events.conclude((missed.entry,))
     return plan_update(missed).values

@@ -8,9 +8,9 @@ back. A migration names the revision, so its result never changes::
 
 :mod:`names` has four sets with a row for each name: ``commit_tokens`` of units that must be
 applied once, ``leases`` of leased names, ``shares`` of open names, and ``scopes`` of predicates.
-:mod:`queue` has the set of messages. A new set is a module of this package with ``SETS``, which
-needs no registration. Autogenerate ignores its tables; otherwise it would drop tables without a
-model.
+:mod:`queue` has the set of messages, and :mod:`conflicts` the conflict log. A new set is a
+module of this package with ``SETS``, which needs no registration. Autogenerate ignores its tables;
+otherwise it would drop tables without a model.
 """
 
 from __future__ import annotations

@@ -174,11 +174,14 @@ def _settle(flush: Flush, missed: list[Missed], objects: Any) -> None:
         entries = [*error.entries]
     reason: Any = getattr(error, "reason", "race")
     events.emit(lambda: events.Conflict(tuple(entries), reason=reason))
-    if error is not None:
-        if isinstance(error, ConcurrencyError):
-            error.reported = True
-        raise error
-    _delete_as_decided(flush, missed)
+    try:
+        if error is not None:
+            if isinstance(error, ConcurrencyError):
+                error.reported = True
+            raise error
+        _delete_as_decided(flush, missed)
+    finally:
+        events.conclude(entries)
 
 
 def _delete_as_decided(flush: Flush, missed: list[Missed]) -> None:

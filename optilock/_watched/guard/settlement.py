@@ -53,7 +53,7 @@ from optilock._watched.rows.entries import (
 from optilock._watched.rows.locked import note_locked
 from optilock._watched.rows.stored import read_stored
 from optilock._watched.rows.touch import stands_for_others
-from optilock.errors import ConcurrencyError
+from optilock.errors import ConcurrencyError, Entry
 
 
 def settle(flush: Flush) -> None:
@@ -64,6 +64,13 @@ def settle(flush: Flush) -> None:
         return
     conflict = tuple(missed.entry for missed in flush.misses)
     events.emit(lambda: events.Conflict(conflict, reason=_reason(flush)))
+    try:
+        _settle(flush, conflict)
+    finally:
+        events.conclude(conflict)
+
+
+def _settle(flush: Flush, conflict: tuple[Entry[Any], ...]) -> None:
     error = _decide(flush, flush.misses)
     remember_missed(flush, refused=error is not None)
     if error is None:

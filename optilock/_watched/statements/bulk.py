@@ -260,6 +260,7 @@ def _conflicts(lost: Mapping[int, Entry[Any]]) -> tuple[Entry[Any], ...]:
     entries = tuple(lost[place] for place in sorted(lost))
     if entries:
         events.emit(lambda: events.Conflict(entries))
+        events.conclude(entries, "returned")
     return entries
 
 
