@@ -1,4 +1,6 @@
-"""The examples in README.md and docs/ are tests. tests/tutorial runs the tutorial's numbered pages.
+"""Options of all tests, whose fixtures are in tests/plugin.py. Examples in pages are tests, too.
+
+apps/tests/tutorial runs the numbered pages of the tutorial.
 
 The Python blocks of a file run in order, in one namespace and in a temporary working directory,
 both new for each file. A block that is not to be run stands under ``<!-- skip: next -->``, or is
@@ -22,7 +24,7 @@ from optilock.exactly_once.keys import option_in_use
 
 #: A source tree that is not installed has no entry point.
 _LOADED = any(one.name == "optilock" for one in entry_points(group="pytest11"))
-pytest_plugins = [] if _LOADED else ["optilock.pytest_plugin"]
+pytest_plugins = ["tests.plugin", *([] if _LOADED else ["optilock.pytest_plugin"])]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

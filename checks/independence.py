@@ -29,6 +29,7 @@ import pytest
 from optilock_apps import servers
 
 ROOT = Path(__file__).resolve().parents[1]
+FOLDERS = ["tests", "apps/tests", "checks"]
 #: Spaces, quotes and other letters: what a path may have.
 _NAME = "a folder, Zoë's (1)"
 _HOW, _COUNT, _SEED = "OPTILOCK_CHECK_HOW", "OPTILOCK_CHECK_COUNT", "OPTILOCK_CHECK_SEED"
@@ -115,7 +116,7 @@ def main() -> int:
         prog="python -m checks.independence", description=str(__doc__).partition("\n")[0]
     )
     parser.add_argument("how", choices=["alone", "backwards", "elsewhere", "servers"])
-    parser.add_argument("tests", nargs="*", default=["tests"], help="default: all")
+    parser.add_argument("tests", nargs="*", default=FOLDERS, help="default: all")
     parser.add_argument("--count", type=int, default=300, help="how many run alone")
     parser.add_argument("--seed", type=int, default=0, help="of the choice of these")
     options = parser.parse_intermixed_args()

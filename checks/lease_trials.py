@@ -43,13 +43,13 @@ from sqlalchemy.exc import DBAPIError, PendingRollbackError
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sessionmaker
 
 from optilock import UnitOfWork, Versioned, is_transient, leases, watch
+from optilock._watched.session.connections import separate_connection
 from optilock.dialects import database_of
 from optilock.dialects.at_once import lock_at_once
 from optilock.errors import CommitOutcomeUnknown
 from optilock.leases import Leasable, LeaseHeld, LeaseLost, LeasePolicy
 from optilock.leases.names import place_of_row
 from optilock.tokens.sql_functions import ServerTime
-from optilock.watched.session.connections import separate_connection
 from tests.engines import Targets
 from tests.engines.target import Target
 from tests.support.waiting import until

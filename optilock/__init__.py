@@ -10,10 +10,15 @@ others are in the module of their subject: :mod:`optilock.resolvers`, :mod:`opti
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from optilock import old_paths
+from optilock import _old_paths
 
 if TYPE_CHECKING:
     from optilock import events as events
+    from optilock._versioned import Versioned as Versioned
+    from optilock._watched.guard.installation import watch as watch
+    from optilock._watched.rows.touch import touch as touch
+    from optilock._watched.statements.bulk import bulk_delete as bulk_delete
+    from optilock._watched.statements.bulk import bulk_update as bulk_update
     from optilock.dialects.transient import is_transient as is_transient
     from optilock.errors.base import ConfigurationError as ConfigurationError
     from optilock.errors.base import OptilockError as OptilockError
@@ -38,11 +43,6 @@ if TYPE_CHECKING:
     from optilock.unit.units import repeatable_read as repeatable_read
     from optilock.unit.units import serializable as serializable
     from optilock.unit.units import unit_of_work as unit_of_work
-    from optilock.versioned import Versioned as Versioned
-    from optilock.watched.guard.installation import watch as watch
-    from optilock.watched.rows.touch import touch as touch
-    from optilock.watched.statements.bulk import bulk_delete as bulk_delete
-    from optilock.watched.statements.bulk import bulk_update as bulk_update
 
 __all__ = [
     "AsyncUnitOfWork",
@@ -88,11 +88,11 @@ _HOMES = {
     "OptilockError": "optilock.errors.base",
     "PreconditionFailed": "optilock.errors.conflicts",
     "UnitOfWork": "optilock.unit.units",
-    "Versioned": "optilock.versioned",
+    "Versioned": "optilock._versioned",
     "WouldOverwrite": "optilock.errors.conflicts",
     "apply": "optilock.preconditions.edits",
-    "bulk_delete": "optilock.watched.statements.bulk",
-    "bulk_update": "optilock.watched.statements.bulk",
+    "bulk_delete": "optilock._watched.statements.bulk",
+    "bulk_update": "optilock._watched.statements.bulk",
     "client_wins": "optilock.resolvers.rules",
     "etag_of": "optilock.preconditions.entity_tags",
     "expect": "optilock.preconditions.expectations",
@@ -105,13 +105,13 @@ _HOMES = {
     "retrying": "optilock.unit.retries",
     "serializable": "optilock.unit.units",
     "store_wins": "optilock.resolvers.rules",
-    "touch": "optilock.watched.rows.touch",
+    "touch": "optilock._watched.rows.touch",
     "unit_of_work": "optilock.unit.units",
     "verify": "optilock.preconditions.expectations",
-    "watch": "optilock.watched.guard.installation",
+    "watch": "optilock._watched.guard.installation",
 }
 
-old_paths.install()
+_old_paths.install()
 
 
 def __dir__() -> list[str]:
@@ -122,7 +122,7 @@ def __dir__() -> list[str]:
 def __getattr__(name: str) -> Any:
     """Load a public name at its first use; warn where it has moved."""
     if name in _HOMES:
-        from optilock.coroutines import load_of_asyncio
+        from optilock._coroutines import load_of_asyncio
 
         value = load_of_asyncio(_HOMES[name], name)
     elif name == "events":
@@ -132,6 +132,6 @@ def __getattr__(name: str) -> Any:
 
         value = version("optilock")
     else:
-        return old_paths.load_name(name)
+        return _old_paths.load_name(name)
     globals()[name] = value
     return value

@@ -18,12 +18,12 @@ from sqlalchemy.orm import Session
 
 from optilock import entities
 from optilock import shares as _shares
+from optilock._mapping.scopes import Scope
 from optilock.exactly_once.questions import committed_async as committed
 from optilock.exactly_once.retention import purge_async as purge
 from optilock.leases.holders import acquire_held
 from optilock.leases.holders import lease as _lease
 from optilock.leases.tasks import held_in_task
-from optilock.mapping.scopes import Scope
 from optilock.preconditions.client_merges import merge_changes as merge_row
 from optilock.preconditions.edits import apply as edit_row
 from optilock.preconditions.entity_tags import PLAIN, ETags

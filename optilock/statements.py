@@ -9,15 +9,17 @@
     result = bulk_update(session, Account, [{"id": 1, "version": 3, "balance": 10}])
 
 ``demand`` adds a condition to every row that a session writes. ``touch`` moves the version of a
-row that does not change, and ``no_bump`` keeps the version of rows that do.
+row that does not change, and ``no_bump`` keeps the version of rows that do. ``trigger_ddl`` returns
+the statements that create and drop the trigger of a ``RowVersion``.
 """
 
-from optilock.watched.guard.no_bump import no_bump
-from optilock.watched.rows.touch import touch
-from optilock.watched.session.record import demand
-from optilock.watched.statements.bulk import BulkResult, bulk_delete, bulk_update
-from optilock.watched.statements.unguarded import guard_statements
-from optilock.watched.statements.version import unchanged
+from optilock._mapping.triggers import trigger_ddl
+from optilock._watched.guard.no_bump import no_bump
+from optilock._watched.rows.touch import touch
+from optilock._watched.session.record import demand
+from optilock._watched.statements.bulk import BulkResult, bulk_delete, bulk_update
+from optilock._watched.statements.unguarded import guard_statements
+from optilock._watched.statements.version import unchanged
 
 __all__ = [
     "BulkResult",
@@ -27,5 +29,6 @@ __all__ = [
     "guard_statements",
     "no_bump",
     "touch",
+    "trigger_ddl",
     "unchanged",
 ]

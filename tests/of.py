@@ -1,8 +1,8 @@
 """Find the tests that protect a source file, or a function of it.
 
-    python -m tests.of optilock/watched/guard/batch.py          print them, the fastest first
-    python -m tests.of --run optilock/watched/guard/batch.py    run them
-    python -m tests.of optilock/mapped.py::Versioned.touch      those of one function
+    python -m tests.of optilock/_watched/guard/batch.py          print them, the fastest first
+    python -m tests.of --run optilock/_watched/guard/batch.py    run them
+    python -m tests.of optilock/_mapped.py::Versioned.touch      those of one function
     python -m tests.of --record                                 make the map again (Python 3.12)
 
 ``tests/map.json`` is the map. It was made by a default run that noted the lines that each test ran

@@ -50,7 +50,7 @@ WANTED = {
     ),
     "locked": (
         "Where a plain query may be older than a row that was read under a lock, what it fills in"
-        " is expired, and read with a lock when it is asked for (optilock/watched/rows/locked.py)."
+        " is expired, and read with a lock when it is asked for (optilock/_watched/rows/locked.py)."
     ),
     "first": (
         "Of two errors in the values of a row SQLAlchemy meets either first, by the order of a set."

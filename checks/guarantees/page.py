@@ -18,7 +18,7 @@ __all__ = ["PAGE", "TITLES", "Page", "page_of", "written"]
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "guarantees.md"
 TITLES = {"postgresql": "PostgreSQL", "mariadb": "MariaDB", "sqlite-wal": "SQLite"}
-_TEST = "../../tests/guarantees/test_guarantees.py"
+_TEST = "../../checks/guarantees/test_guarantees.py"
 _SCENARIO = "test_a_scenario_ends_as_the_page_says"
 _ORDERS = "test_every_order_of_two_transactions_ends_as_the_page_says"
 _REQUEST = "test_a_request_that_is_sent_twice_ends_as_the_page_says"
@@ -259,4 +259,4 @@ def _links() -> Iterator[str]:
 
 
 def _link(label: str, test: str) -> str:
-    return f'[{label}]: {_TEST} "tests/guarantees/test_guarantees.py::{test}"'
+    return f'[{label}]: {_TEST} "checks/guarantees/test_guarantees.py::{test}"'

@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 from checks.history.mappings import Mapping_
 from checks.history.model import Base, Fault, Kind, Ledger, Row, Span, Transaction
 from optilock import UnitOfWork
-from optilock.watched.session.record import session_record
+from optilock._watched.session.record import session_record
 
 __all__ = ["Author", "Copy", "NotNow", "Settings"]
 

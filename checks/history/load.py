@@ -28,11 +28,11 @@ from typing import Any
 
 from sqlalchemy import Engine, create_engine
 
+from checks.deployments.galera.cluster import Cluster, running
 from checks.history import appends
 from checks.history.appends import BareList, List, Record, Workload
 from checks.history.cycles import Finding, check
 from optilock.testing import Fault, Faults
-from tests.deployments.galera.cluster import Cluster, running
 from tests.engines import ASYNC, Targets
 
 __all__ = [

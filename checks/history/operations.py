@@ -18,7 +18,7 @@ from sqlalchemy.orm import defer, load_only, undefer
 from checks.history.authors import Author, Copy, NotNow
 from checks.history.model import Base, Row
 from optilock import ConcurrencyError, bulk_update, entities, etag_of, expect, touch, verify
-from optilock.watched.rows.touch import is_touched
+from optilock._watched.rows.touch import is_touched
 
 __all__ = ["ENDS", "LOCKS", "OPERATIONS", "Step"]
 

@@ -29,10 +29,10 @@ from typing import Any
 from sqlalchemy import Engine, NullPool, create_engine, make_url, text
 from sqlalchemy.ext.asyncio import create_async_engine
 
+from checks.deployments.restarts.run import ASYNC, KINDS
 from checks.history import appends
 from checks.history.appends import List, Record, Workload
 from checks.history.load import Place, RandomFaults, judge, quiet, work
-from tests.deployments.restarts.run import ASYNC, KINDS
 
 __all__ = ["Needs", "Sample", "main", "soak"]
 

@@ -13,7 +13,7 @@ __all__ = ["PAGE", "TITLES", "page_of", "written"]
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "not-protected.md"
 TITLES = {"sqlite-wal": "SQLite", "postgresql": "PostgreSQL", "mariadb": "MariaDB"}
-_TEST = "../../tests/not_protected/test_not_protected.py"
+_TEST = "../../checks/not_protected/test_not_protected.py"
 _NAME = "test_each_way_to_write_ends_as_the_page_says"
 _CELL = re.compile(r"\*{0,2}\[(\w+)\]\[[\w-]+\]\*{0,2}")
 
@@ -117,5 +117,5 @@ def _cell(outcome: str, link: str) -> str:
 def _links() -> Iterator[str]:
     for name in TITLES:
         for number in range(len(WAYS)):
-            test = f"tests/not_protected/test_not_protected.py::{_NAME}[{name}-{number}]"
+            test = f"checks/not_protected/test_not_protected.py::{_NAME}[{name}-{number}]"
             yield f'[{name}-{number}]: {_TEST} "{test}"'

@@ -26,7 +26,7 @@ def count_into(counts: Counter[str]) -> None:
     """From here on, for the rest of the process."""
     _count_wanted(counts)
     _count_guarded(counts)
-    from optilock.watched.guard.release import check_release
+    from optilock._watched.guard.release import check_release
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the functions that are replaced here are others
@@ -37,7 +37,7 @@ def count_into(counts: Counter[str]) -> None:
 def _count_wanted(counts: Counter[str]) -> None:
     from sqlalchemy.orm import persistence
 
-    from optilock.watched.guard import flush
+    from optilock._watched.guard import flush
 
     for name in _EMITTERS:
         setattr(persistence, name, _counted_emitter(getattr(persistence, name), counts))
@@ -69,8 +69,8 @@ def _counted_emitter(emit: Any, counts: Counter[str]) -> Any:
 
 
 def _count_guarded(counts: Counter[str]) -> None:
-    from optilock.watched.guard import batch, flush, route
-    from optilock.watched.guard import connection as connections
+    from optilock._watched.guard import batch, flush, route
+    from optilock._watched.guard import connection as connections
 
     send, route_statement = batch.send, connections.route_statement
     write_of = flush.write_of

@@ -55,8 +55,8 @@ def _listen_again() -> None:
     from sqlalchemy import event
     from sqlalchemy.orm import Mapper, Session
 
-    from optilock.watched.guard.methods import MAPPER_LISTENERS
-    from optilock.watched.session.order import _FIRST, _LISTENERS, _in_order, _of_classes
+    from optilock._watched.guard.methods import MAPPER_LISTENERS
+    from optilock._watched.session.order import _FIRST, _LISTENERS, _in_order, _of_classes
 
     ours = {name: listener for name, listener in _LISTENERS.items() if _in_order[name]}
     for name, listener in {**_of_classes, **ours}.items():

@@ -19,17 +19,17 @@ from sqlalchemy import INTEGER, BigInteger, Column, Dialect
 from sqlalchemy.types import TypeEngine
 
 from optilock import tokens
+from optilock._mapping.first_versions import with_first_version
+from optilock._mapping.tables import versioned_tables
+from optilock._versioned import ExpectedTable, expected_tables, is_made_by_mixin, is_version
+from optilock._watched.session.record import warn_caller
 from optilock.alembic import version_column as op
 from optilock.alembic.autogenerate_triggers import Key, add_trigger_operations, key_of, tables_of
 from optilock.alembic.operations import VersionOperation
-from optilock.mapping.first_versions import with_first_version
-from optilock.mapping.tables import versioned_tables
 from optilock.rollout.claim import PREFIX as CLAIM
 from optilock.tables import VERSION_TABLE, table_sets
 from optilock.tokens import Counter, Token
 from optilock.tokens.base import kinds
-from optilock.versioned import ExpectedTable, expected_tables, is_made_by_mixin, is_version
-from optilock.watched.session.record import warn_caller
 
 #: The argument that a project adds in its env.py.
 LINE = 'autogenerate_plugins=["alembic.autogenerate.*", "optilock"]'

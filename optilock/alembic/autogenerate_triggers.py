@@ -20,6 +20,9 @@ from alembic.operations.ops import (
 )
 from sqlalchemy import Connection, Table
 
+from optilock._mapping.scope_triggers import scope_trigger_of
+from optilock._mapping.triggers import moved_column, trigger_ddl, trigger_name
+from optilock._versioned import ExpectedTable
 from optilock.alembic import operations as op
 from optilock.alembic.change_notices import AddChangeNotice, DropChangeNotice
 from optilock.alembic.scope_triggers import CreateScopeTrigger, DropScopeTrigger
@@ -28,11 +31,8 @@ from optilock.dialects import database_of
 from optilock.dialects.change_notices import ChangeNotice, is_notice
 from optilock.dialects.migrations import Found, GuardTriggers
 from optilock.dialects.scope_triggers import read_scope_mark
-from optilock.mapping.scope_triggers import scope_trigger_of
-from optilock.mapping.triggers import moved_column, trigger_ddl, trigger_name
 from optilock.tokens import Counter, RowVersion
 from optilock.tokens.guard_trigger import GuardTrigger, is_guard, read_mark
-from optilock.versioned import ExpectedTable
 
 #: A table as Alembic names it: the default schema is None.
 Key = tuple[str | None, str]

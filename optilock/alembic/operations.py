@@ -16,7 +16,7 @@ is added, create the trigger again (autogenerate does). On SQLite ``batch_alter_
 
 The **trigger of a RowVersion** is made by ``metadata.create_all()`` with the table. A migration
 makes it by this operation, after the table or the column. Its SQL is
-:func:`optilock.mapping.triggers.trigger_ddl`.
+:func:`optilock._mapping.triggers.trigger_ddl`.
 
 The **sets of tables** are those of :mod:`optilock.tables`. You can also run the migrations that
 come with optilock's source (``migrations/``) beside your own.
@@ -41,12 +41,12 @@ from alembic.operations import MigrateOperation, Operations
 from sqlalchemy import Column, Connection, MetaData, Table, inspect
 from sqlalchemy.exc import DBAPIError
 
+from optilock._mapping.triggers import trigger_ddl
 from optilock.alembic.waits import short_waits
 from optilock.dialects import database_of
 from optilock.dialects.migrations import GuardTriggers, Target, TriggerDDL, Ways
 from optilock.dialects.values import plain_ddl
 from optilock.errors import ConfigurationError, OptilockError
-from optilock.mapping.triggers import trigger_ddl
 from optilock.rollout.target import complete_guard, require_present, target_of
 from optilock.tables import table_set
 from optilock.tokens import Token

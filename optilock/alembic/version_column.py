@@ -8,7 +8,7 @@
 
 Existing rows get a first version, and so do rows that programs without optilock insert: the column
 has a default in the database, as ``create_all()`` gives it
-(:mod:`optilock.mapping.first_versions`). The mapping has none; autogenerate treats the two as
+(:mod:`optilock._mapping.first_versions`). The mapping has none; autogenerate treats the two as
 equal. Changing the token starts new versions: clients' earlier versions (ETags) are no longer
 valid.
 
@@ -31,6 +31,7 @@ from typing import Any
 from alembic.operations import Operations
 from sqlalchemy import Column, MetaData, Table, TextClause, literal_column, text, update
 
+from optilock._mapping.triggers import trigger_name
 from optilock.alembic.operations import (
     Call,
     TableOperation,
@@ -45,7 +46,6 @@ from optilock.dialects import database_of
 from optilock.dialects.migrations import Target, Ways
 from optilock.dialects.values import plain_ddl, quote_name, quote_table
 from optilock.errors import ConfigurationError
-from optilock.mapping.triggers import trigger_name
 from optilock.rollout.target import require_present
 from optilock.tokens import Token
 from optilock.tokens.guard_trigger import is_guard, read_mark, short_name

@@ -19,16 +19,16 @@ import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Mapper
 
+from optilock._mapped import facts
+from optilock._mapping.original_values import compared_names
+from optilock._undocumented.connections import reads_json_itself
+from optilock._versioned import Versioned
+from optilock._watched.aggregates import roots_of
 from optilock.check.findings import Finding, error, note, unreadable_finding, warning
 from optilock.check.subjects import CheckedTable
 from optilock.check.tables import keeps_microseconds
 from optilock.dialects.catalogue import StoredColumn, StoredTable
-from optilock.mapped import facts
-from optilock.mapping.original_values import compared_names
 from optilock.serialize import is_same_value
-from optilock.undocumented.connections import reads_json_itself
-from optilock.versioned import Versioned
-from optilock.watched.aggregates import roots_of
 
 
 def check_mapping(mapper: Mapper[Any]) -> Iterator[Finding]:

@@ -24,9 +24,9 @@ from typing import Any
 from sqlalchemy import MetaData, Table
 from sqlalchemy.orm import Mapper
 
+from optilock._mapped import facts
 from optilock.check.findings import Finding, warning
 from optilock.errors import ConfigurationError
-from optilock.mapped import facts
 
 # -- imports --------------------------------------------------------------------------------------
 

@@ -9,10 +9,10 @@ from sqlalchemy import Connection, Table, inspect
 from sqlalchemy.exc import NoSuchTableError
 from sqlalchemy.orm import Mapper
 
+from optilock._mapping.scope_triggers import has_triggers, scope_trigger_of
+from optilock._mapping.scopes import rules_of
 from optilock.check.findings import Finding, error, warning
 from optilock.dialects import database_of
-from optilock.mapping.scope_triggers import has_triggers, scope_trigger_of
-from optilock.mapping.scopes import rules_of
 from optilock.tables.names import scopes
 
 _BY_ITSELF = ("CASCADE", "SET NULL", "SET DEFAULT")

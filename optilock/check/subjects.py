@@ -16,17 +16,17 @@ from sqlalchemy import Column, Connection, Dialect, Integer, Table, Uuid, inspec
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.orm import Mapper, registry
 
+from optilock._mapping.triggers import trigger_name
+from optilock._versioned import ExpectedTable, expected_tables
 from optilock.check.findings import Finding, error, unreadable_finding
 from optilock.dialects import database_of
 from optilock.dialects.base import Database
 from optilock.dialects.catalogue import StoredColumn, StoredTable
 from optilock.dialects.migrations import Found, GuardTriggers
 from optilock.errors import ConfigurationError
-from optilock.mapping.triggers import trigger_name
 from optilock.rollout.report import command
 from optilock.tokens import Token
 from optilock.tokens.base import kinds
-from optilock.versioned import ExpectedTable, expected_tables
 
 
 @dataclass(frozen=True)

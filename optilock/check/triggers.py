@@ -14,16 +14,16 @@ from typing import Any
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
+from optilock._mapping.triggers import moved_column, trigger_ddl, trigger_name
+from optilock._versioned import expected_tables
 from optilock.check.findings import Finding, error, note, unreadable_finding, warning
 from optilock.check.subjects import CheckedTable, Subject
 from optilock.dialects import database_of
 from optilock.dialects.catalogue import Cascade
 from optilock.dialects.migrations import Found
 from optilock.errors import ConfigurationError
-from optilock.mapping.triggers import moved_column, trigger_ddl, trigger_name
 from optilock.tokens import Token
 from optilock.tokens.guard_trigger import GuardTrigger, is_guard
-from optilock.versioned import expected_tables
 
 
 def guard_trigger(seen: CheckedTable) -> Iterator[Finding]:

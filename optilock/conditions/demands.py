@@ -41,6 +41,8 @@ from sqlalchemy.orm import Mapper
 from sqlalchemy.sql import visitors
 from sqlalchemy.types import TypeEngine
 
+from optilock._mapped import Identity, Place, all_mappers, facts
+from optilock._undocumented.mappers import keep_with_mapping
 from optilock.conditions.condition import (
     Condition,
     Given,
@@ -50,8 +52,6 @@ from optilock.conditions.condition import (
 )
 from optilock.conditions.write import Shape, Write, write_of
 from optilock.errors import ConfigurationError, Entry
-from optilock.mapped import Identity, Place, all_mappers, facts
-from optilock.undocumented.mappers import keep_with_mapping
 
 Conditions = tuple[Condition, ...]
 Rows = dict[Identity, Mapping[str, Any]]

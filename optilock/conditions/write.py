@@ -20,6 +20,7 @@ from sqlalchemy import Column, ColumnElement, CursorResult, Delete, Table, Updat
 from sqlalchemy.orm import Mapper
 from sqlalchemy.types import TypeEngine
 
+from optilock._mapped import Facts, Identity, Place, State, facts
 from optilock.conditions.condition import (
     Condition,
     Given,
@@ -28,7 +29,6 @@ from optilock.conditions.condition import (
     parameter,
     parameter_name,
 )
-from optilock.mapped import Facts, Identity, Place, State, facts
 
 Params = dict[str, Any]
 

@@ -55,7 +55,7 @@ class Database(Refusals):
                     " helper of your own begins with an underscore."
                 )
 
-    # -- rows (asked by optilock.watched, entities, leases and shares) -----------------------------
+    # -- rows (asked by optilock._watched, entities, leases and shares) ----------------------------
 
     locks = cached_property(RowLocks)
     waits = cached_property(Waits)

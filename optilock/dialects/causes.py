@@ -11,7 +11,7 @@ from types import MappingProxyType
 
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
-from optilock.undocumented.connections import is_raised_while_connecting
+from optilock._undocumented.connections import is_raised_while_connecting
 
 
 class Cause(Enum):

@@ -25,6 +25,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.exc import DBAPIError
 
+from optilock._undocumented.statements import RETAIN_SCHEMA
 from optilock.dialects.causes import Cause
 from optilock.dialects.one_row import OneRow
 from optilock.dialects.rows import execute_unguarded
@@ -33,7 +34,6 @@ from optilock.dialects.waits import Wait, Waits
 from optilock.errors import ConfigurationError
 from optilock.tables.names import commit_tokens
 from optilock.tokens.sql_functions import StatementTime, add_milliseconds
-from optilock.undocumented.statements import RETAIN_SCHEMA
 
 if TYPE_CHECKING:
     from sqlalchemy.sql.dml import ReturningInsert

@@ -30,6 +30,7 @@ from weakref import WeakKeyDictionary, WeakSet
 from sqlalchemy import Connection, Dialect, ExceptionContext, Pool, event
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
+from optilock._undocumented.connections import renew_pool, thrown_away_on_error
 from optilock.dialects.base import Database
 from optilock.dialects.causes import is_raised_by
 from optilock.dialects.transaction_ends import (
@@ -38,7 +39,6 @@ from optilock.dialects.transaction_ends import (
     watch_dialect,
     watch_transaction,
 )
-from optilock.undocumented.connections import renew_pool, thrown_away_on_error
 
 #: Whether only its server knows that server's locks.
 _watched: WeakKeyDictionary[Dialect, bool] = WeakKeyDictionary()

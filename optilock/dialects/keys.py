@@ -9,9 +9,9 @@ import sqlalchemy as sa
 from sqlalchemy import Table
 from sqlalchemy.exc import DBAPIError
 
+from optilock._mapped import Identity
 from optilock.dialects.feature import Feature
 from optilock.dialects.values import rows_with_keys
-from optilock.mapped import Identity
 
 
 class RowKeys(Feature):

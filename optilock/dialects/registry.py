@@ -14,11 +14,11 @@ from typing import Any, NamedTuple, TypeVar
 from sqlalchemy import Dialect
 from sqlalchemy.ext.compiler import compiles
 
+from optilock._undocumented.connections import doubles_percents
 from optilock.dialects.base import Database
 from optilock.dialects.causes import error_chain, is_raised_by
 from optilock.errors import ConfigurationError
 from optilock.tokens.sql_functions import DatabaseFunction
-from optilock.undocumented.connections import doubles_percents
 
 D = TypeVar("D", bound=Database)
 

@@ -1,4 +1,4 @@
-"""The rows of scopes: moved, checked, locked and read (:mod:`optilock.watched.scopes`).
+"""The rows of scopes: moved, checked, locked and read (:mod:`optilock._watched.scopes`).
 
 Each statement takes keys in Python's order, in which the column of the keys sorts on every server,
 and locks their rows in this order. A row that is not there stands for the version 0. Nothing can be

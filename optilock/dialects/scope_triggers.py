@@ -1,4 +1,4 @@
-"""The triggers that move scopes when another program writes rows (:mod:`optilock.mapping.scopes`).
+"""The triggers that move scopes when another program writes rows (:mod:`optilock._mapping.scopes`).
 
 They make the same key of a scope as Python does. Each database's file has its statements.
 """
@@ -17,7 +17,7 @@ from optilock.dialects.values import quote_name, quote_table, sql_literal
 from optilock.errors import ConfigurationError
 from optilock.tokens.guard_trigger import json_in_comment, short_name
 
-#: The longest list of values that a key holds as it is (:mod:`optilock.mapping.scopes`).
+#: The longest list of values that a key holds as it is (:mod:`optilock._mapping.scopes`).
 LONGEST = 400
 
 

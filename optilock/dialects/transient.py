@@ -35,6 +35,12 @@ from __future__ import annotations
 from sqlalchemy.exc import DataError, DBAPIError, NotSupportedError, ProgrammingError
 from sqlalchemy.orm.exc import StaleDataError
 
+from optilock._undocumented.connections import (
+    error_before_rollback,
+    is_not_from_commit,
+    is_raised_while_connecting,
+    is_raised_while_setting_options,
+)
 from optilock.dialects import database_of_error
 from optilock.dialects.causes import Cause
 from optilock.errors import (
@@ -44,12 +50,6 @@ from optilock.errors import (
     PreconditionFailed,
     TransactionEnded,
     WouldOverwrite,
-)
-from optilock.undocumented.connections import (
-    error_before_rollback,
-    is_not_from_commit,
-    is_raised_while_connecting,
-    is_raised_while_setting_options,
 )
 
 #: What every run of a unit would meet: no ``on=`` of a retry accepts it.

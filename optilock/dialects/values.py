@@ -11,12 +11,12 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.types import TypeEngine
 
-from optilock.columns.values import Limits
+from optilock._columns.values import Limits
+from optilock._mapped import Identity
+from optilock._undocumented.connections import doubles_percents, has_bind_expression
 from optilock.dialects.feature import Feature
 from optilock.dialects.quoting import EVERY, STANDARD, Quoting
-from optilock.mapped import Identity
 from optilock.tokens.sql_functions import DatabaseFunction
-from optilock.undocumented.connections import doubles_percents, has_bind_expression
 
 # -- rows by their keys ----------------------------------------------------------------------------
 

@@ -34,7 +34,9 @@ from typing import Any
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
-from optilock.columns.identities import identity_given, identity_of_new_row
+from optilock._columns.identities import identity_given, identity_of_new_row
+from optilock._mapped import Place, facts
+from optilock._watched.session.connections import connection_to_write, given_session
 from optilock.dialects import database_of
 from optilock.entities import operations
 from optilock.entities.bodies import mapper_of, values_by_attribute
@@ -50,9 +52,7 @@ from optilock.entities.operations import RowDemand, Stored
 from optilock.entities.row_writes import look_at, read_again
 from optilock.entities.tags import only_if_absent
 from optilock.errors import BadEntity, BatchFailed, ConfigurationError, OptilockError, short_text
-from optilock.mapped import Place, facts
 from optilock.preconditions.entity_tags import PLAIN, ETags
-from optilock.watched.session.connections import connection_to_write, given_session
 
 
 @dataclass(frozen=True)

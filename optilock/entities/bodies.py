@@ -17,19 +17,19 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.orm import Mapper, Session
 
-from optilock.columns.values import surely_holds
+from optilock._columns.values import surely_holds
+from optilock._mapped import HINT_ADD_TOKEN, facts
+from optilock._mapping.moves import version_from
+from optilock._undocumented.connections import default_in_ddl
+from optilock._undocumented.mappers import keep_with_mapping
+from optilock._watched.aggregates import roots_of
+from optilock._watched.session.record import is_watched
+from optilock._watched.statements.by_key import refuse_compared
+from optilock._watched.statements.version import class_stands_still
+from optilock._watched.writes.answers import default_values
 from optilock.errors import BadEntity, ConfigurationError, short_text
-from optilock.mapped import HINT_ADD_TOKEN, facts
-from optilock.mapping.moves import version_from
 from optilock.preconditions.client_values import reason_to_refuse, refuse_deep, refuse_unfit
 from optilock.serialize import PLAIN, is_expression
-from optilock.undocumented.connections import default_in_ddl
-from optilock.undocumented.mappers import keep_with_mapping
-from optilock.watched.aggregates import roots_of
-from optilock.watched.session.record import is_watched
-from optilock.watched.statements.by_key import refuse_compared
-from optilock.watched.statements.version import class_stands_still
-from optilock.watched.writes.answers import default_values
 
 Values = dict[str, Any]
 

@@ -43,11 +43,11 @@ from uuid import UUID, uuid4
 
 from sqlalchemy.orm import Mapper
 
-from optilock.columns.identities import identity_of_new_row
-from optilock.columns.texts import key_text, text_of
+from optilock._columns.identities import identity_of_new_row
+from optilock._columns.texts import key_text, text_of
+from optilock._mapped import Identity, facts
 from optilock.entities.bodies import mapper_of, sets_ignored_only
 from optilock.errors import BadEntity, BadPrecondition, ConfigurationError, describe
-from optilock.mapped import Identity, facts
 from optilock.preconditions.entity_tags import ETags, RowTags, secret_keys
 from optilock.serialize import DEEPEST, is_too_deep
 

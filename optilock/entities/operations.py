@@ -40,13 +40,19 @@ from typing import Any, ParamSpec, TypeVar
 
 from sqlalchemy.orm import Mapper, Session
 
-from optilock.columns.identities import (
+from optilock._columns.identities import (
     has_one_spelling,
     identity_given,
     identity_in,
     identity_of_new_row,
     is_of_texts,
 )
+from optilock._mapped import Identity, facts
+from optilock._watched.rows.stored import stored_key
+from optilock._watched.session.connections import connection_to_write, given_session
+from optilock._watched.session.record import demands_of
+from optilock._watched.statements.call import flush_before
+from optilock._watched.statements.silent_cascades import refuse_silent_delete
 from optilock.conditions.request import STAR, compared, mark_not_met
 from optilock.entities.bodies import (
     check_new_row,
@@ -71,14 +77,8 @@ from optilock.entities.tags import (
     refuse_star,
 )
 from optilock.errors import AlreadyExists, ConfigurationError, NotFound, PreconditionFailed
-from optilock.mapped import Identity, facts
 from optilock.preconditions.client_values import refuse_impossible_key, refuse_unfit_key
 from optilock.preconditions.entity_tags import PLAIN, ETags, RowTags, tag_of_entry
-from optilock.watched.rows.stored import stored_key
-from optilock.watched.session.connections import connection_to_write, given_session
-from optilock.watched.session.record import demands_of
-from optilock.watched.statements.call import flush_before
-from optilock.watched.statements.silent_cascades import refuse_silent_delete
 
 P = ParamSpec("P")
 A = TypeVar("A", bound="Arguments")

@@ -23,34 +23,34 @@ from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.orm import NO_VALUE, Mapper, Session
 
 from optilock import events
-from optilock.columns.identities import identity_in
-from optilock.dialects import database_of
-from optilock.dialects.rows import execute_unguarded
-from optilock.entities.row_statements import ignores_previous_version
-from optilock.entities.row_writes import WrittenRow, look_at, read_again
-from optilock.errors import AlreadyExists, ConfigurationError
-from optilock.mapped import Identity, facts
-from optilock.mapping.scopes import has_scopes, rules_of
-from optilock.watched.rows.stored import read_stored
-from optilock.watched.scopes.transaction import note_moves
-from optilock.watched.session.commit_events import author_of, note_row
-from optilock.watched.session.connections import (
+from optilock._columns.identities import identity_in
+from optilock._mapped import Identity, facts
+from optilock._mapping.scopes import has_scopes, rules_of
+from optilock._watched.rows.stored import read_stored
+from optilock._watched.scopes.transaction import note_moves
+from optilock._watched.session.commit_events import author_of, note_row
+from optilock._watched.session.connections import (
     connection_to_write,
     is_autocommit,
     refuse_autocommit,
     require_answer,
 )
-from optilock.watched.session.record import demands_of, is_watched, session_record
-from optilock.watched.statements.call import flush_before
-from optilock.watched.statements.requests import unconditional_error
-from optilock.watched.statements.rollback_effects import note_unseen_rows, unseen_rows_of
-from optilock.watched.statements.scopes import (
+from optilock._watched.session.record import demands_of, is_watched, session_record
+from optilock._watched.statements.call import flush_before
+from optilock._watched.statements.requests import unconditional_error
+from optilock._watched.statements.rollback_effects import note_unseen_rows, unseen_rows_of
+from optilock._watched.statements.scopes import (
     moves_of_new_row,
     moves_of_rows,
     values_of_new_row,
 )
-from optilock.watched.statements.version import next_version_values
-from optilock.watched.writes.answers import onupdate_values
+from optilock._watched.statements.version import next_version_values
+from optilock._watched.writes.answers import onupdate_values
+from optilock.dialects import database_of
+from optilock.dialects.rows import execute_unguarded
+from optilock.entities.row_statements import ignores_previous_version
+from optilock.entities.row_writes import WrittenRow, look_at, read_again
+from optilock.errors import AlreadyExists, ConfigurationError
 
 _KEY, _OURS = "optilock_key_", "optilock_ours"
 _TRIES = 3

@@ -16,13 +16,13 @@ from weakref import WeakKeyDictionary
 from sqlalchemy import Column, ColumnElement, Connection, Integer, Table, and_, bindparam
 from sqlalchemy.orm import Mapper
 
+from optilock._mapped import Identity, facts
+from optilock._watched.statements.version import next_version_values
+from optilock._watched.writes.shapes import shape_of
 from optilock.conditions.condition import Condition, Given, Match, parameter
 from optilock.conditions.write import Shape
 from optilock.dialects import database_of
 from optilock.errors import Entry
-from optilock.mapped import Identity, facts
-from optilock.watched.statements.version import next_version_values
-from optilock.watched.writes.shapes import shape_of
 
 KEY, EXPECTED = "optilock_key_", "optilock_expected"
 

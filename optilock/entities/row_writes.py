@@ -30,6 +30,24 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Mapper, Session
 
 from optilock import events
+from optilock._mapped import Identity, facts
+from optilock._mapping.moves import trigger_missing_error
+from optilock._watched.rows.entries import Attempt, entry_of
+from optilock._watched.rows.stored import Values, read_stored, stored_key
+from optilock._watched.scopes.transaction import note_moves
+from optilock._watched.session.commit_events import author_of, note_row
+from optilock._watched.session.connections import (
+    connection_to_write,
+    is_autocommit,
+    refuse_autocommit,
+    require_answer,
+)
+from optilock._watched.session.record import SessionRecord, is_watched, session_record
+from optilock._watched.statements.bulk import follow_written_row
+from optilock._watched.statements.call import flush_before
+from optilock._watched.statements.rollback_effects import note_statement
+from optilock._watched.statements.scopes import moves_of_rows
+from optilock._watched.writes.send import require_row_counts, send
 from optilock.conditions.condition import Condition, demanded_parameters, first_explanation
 from optilock.conditions.condition import failed_conditions as failed_of
 from optilock.conditions.write import Write
@@ -37,24 +55,6 @@ from optilock.dialects import database_of
 from optilock.dialects.rows import execute_unguarded, not_written
 from optilock.entities.row_statements import EXPECTED, Change, RowStatement, params_of, statement_of
 from optilock.errors import Action, NotFound, OptilockError, PreconditionFailed
-from optilock.mapped import Identity, facts
-from optilock.mapping.moves import trigger_missing_error
-from optilock.watched.rows.entries import Attempt, entry_of
-from optilock.watched.rows.stored import Values, read_stored, stored_key
-from optilock.watched.scopes.transaction import note_moves
-from optilock.watched.session.commit_events import author_of, note_row
-from optilock.watched.session.connections import (
-    connection_to_write,
-    is_autocommit,
-    refuse_autocommit,
-    require_answer,
-)
-from optilock.watched.session.record import SessionRecord, is_watched, session_record
-from optilock.watched.statements.bulk import follow_written_row
-from optilock.watched.statements.call import flush_before
-from optilock.watched.statements.rollback_effects import note_statement
-from optilock.watched.statements.scopes import moves_of_rows
-from optilock.watched.writes.send import require_row_counts, send
 
 #: The answer for a row that was not written, and for a written row whose version is not known.
 _MISSED, _NOTHING = object(), object()

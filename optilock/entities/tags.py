@@ -16,9 +16,9 @@ from typing import Any
 
 from sqlalchemy.orm import Mapper
 
+from optilock._mapped import facts
 from optilock.conditions.request import STAR, Tag, compared, tags
 from optilock.errors import BadPrecondition, ConfigurationError, PreconditionRequired, describe
-from optilock.mapped import facts
 from optilock.preconditions.entity_tags import RowTags, sent_tags
 
 

@@ -26,8 +26,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVarTuple
 
 from sqlalchemy.orm import Session, scoped_session
 
+from optilock._watched.session.record import session_record
 from optilock.errors import ConfigurationError, describe
-from optilock.watched.session.record import session_record
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncSession, async_scoped_session

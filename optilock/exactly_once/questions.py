@@ -30,13 +30,13 @@ from sqlalchemy.orm import scoped_session, sessionmaker
 from sqlalchemy.pool import SingletonThreadPool, StaticPool
 from sqlalchemy.util import await_only, greenlet_spawn
 
+from optilock._watched.session.connections import binds_of_sessions
 from optilock.dialects import database_of
 from optilock.dialects.causes import Cause
 from optilock.dialects.commit_tokens import FENCE, RANDOM, StoredToken
 from optilock.dialects.waits import Wait
 from optilock.errors import CommitOutcomeUnknown, ConfigurationError
 from optilock.exactly_once.keys import not_done
-from optilock.watched.session.connections import binds_of_sessions
 
 #: Seconds: how long a question is asked; the first and the longest pause between two tries; and how
 #: much longer the last try may take.

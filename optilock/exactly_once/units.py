@@ -9,6 +9,8 @@ from sqlalchemy import Connection, Engine, Pool, insert
 from sqlalchemy.exc import DBAPIError, UnboundExecutionError
 from sqlalchemy.orm import Session
 
+from optilock._undocumented.flushes import is_opened_by_session
+from optilock._watched.session.connections import own_connection
 from optilock.dialects import database_of
 from optilock.dialects.causes import Cause
 from optilock.dialects.commit_tokens import FENCE
@@ -18,8 +20,6 @@ from optilock.exactly_once.hooks import owner_of_unit
 from optilock.exactly_once.keys import KeyedCall
 from optilock.exactly_once.questions import Unanswered, ask_for, random_token, unknown_outcome
 from optilock.tables.names import commit_tokens
-from optilock.undocumented.flushes import is_opened_by_session
-from optilock.watched.session.connections import own_connection
 
 if TYPE_CHECKING:
     from optilock.exactly_once.hooks import OfUnit

@@ -22,8 +22,8 @@ from typing import Any
 from sqlalchemy import BigInteger, Column, ColumnElement, String, Table, Uuid, case, or_
 from sqlalchemy.orm import Mapper
 
+from optilock._mapped import NOT_A_VALUE, facts
 from optilock.leases.values import LONGEST_HOLDER, LeasePolicy
-from optilock.mapped import NOT_A_VALUE, facts
 from optilock.tokens.timestamp import UtcDateTime
 
 #: MariaDB's own type takes the 128 bits of a UUID of some versions only.

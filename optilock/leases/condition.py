@@ -49,6 +49,9 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Mapper
 from sqlalchemy.types import TypeEngine
 
+from optilock._mapped import tokens_of
+from optilock._undocumented.mappers import leave_out
+from optilock._watched.session.record import demand_always
 from optilock.conditions.condition import Condition, Given
 from optilock.conditions.demands import Demand
 from optilock.errors import ConfigurationError, Entry, row_name
@@ -63,9 +66,6 @@ from optilock.leases.columns import (
 from optilock.leases.errors import LeaseHeld, LeaseLost
 from optilock.leases.names import Name, name_of
 from optilock.leases.values import FAR, LeasePolicy
-from optilock.mapped import tokens_of
-from optilock.undocumented.mappers import leave_out
-from optilock.watched.session.record import demand_always
 
 #: A row's own value: the id of the lease under which it is written.
 LEASE = "lease"

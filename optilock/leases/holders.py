@@ -34,6 +34,9 @@ from typing import Any, TypeVar
 from sqlalchemy import ColumnElement, Connection, Engine, Select, inspect, literal_column, select
 from sqlalchemy.orm import Mapper, Session
 
+from optilock._mapped import facts
+from optilock._watched.session.connections import given_session, own_statements
+from optilock._watched.session.record import demand, is_watched, own_demands
 from optilock.conditions.condition import Condition, Given
 from optilock.conditions.demands import Demand
 from optilock.errors import ConfigurationError, Entry
@@ -49,10 +52,7 @@ from optilock.leases.renewal import (
 )
 from optilock.leases.threads import held_in_thread
 from optilock.leases.values import ENDLESS, Lease, milliseconds, read_id
-from optilock.mapped import facts
 from optilock.unit.parts import Part
-from optilock.watched.session.connections import given_session, own_statements
-from optilock.watched.session.record import demand, is_watched, own_demands
 
 T = TypeVar("T")
 _NAMES = "optilock leases of names"

@@ -21,7 +21,16 @@ from sqlalchemy.exc import DataError, DBAPIError
 from sqlalchemy.orm import InstanceState, Mapper, Session
 
 from optilock import events
-from optilock.columns.identities import has_one_spelling, identity_given
+from optilock._columns.identities import has_one_spelling, identity_given
+from optilock._mapped import Identity, facts, identity_of
+from optilock._watched.rows.entries import Attempt, entry_of
+from optilock._watched.rows.stored import read_stored, stored_key
+from optilock._watched.session.connections import (
+    connection_to_write,
+    given_session,
+    is_autocommit,
+    own_connection,
+)
 from optilock.conditions.request import mark_not_met
 from optilock.dialects import database_of
 from optilock.dialects.rows import execute_unguarded
@@ -29,18 +38,9 @@ from optilock.entities.tags import demanded_versions
 from optilock.errors import ConfigurationError, NotFound, PreconditionFailed, describe, row_name
 from optilock.leases.columns import LeaseColumns, columns_of, register_columns
 from optilock.leases.values import Lease, LeasePolicy
-from optilock.mapped import Identity, facts, identity_of
 from optilock.preconditions.client_values import refuse_impossible_key
 from optilock.preconditions.entity_tags import PLAIN
 from optilock.tables.names import leases
-from optilock.watched.rows.entries import Attempt, entry_of
-from optilock.watched.rows.stored import read_stored, stored_key
-from optilock.watched.session.connections import (
-    connection_to_write,
-    given_session,
-    is_autocommit,
-    own_connection,
-)
 
 
 @dataclass(frozen=True, eq=False)

@@ -29,6 +29,8 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
+from optilock._watched.session.connections import given_session
+from optilock._watched.writes.send import require_row_counts
 from optilock.dialects import database_of
 from optilock.dialects.at_once import update_at_once
 from optilock.leases.columns import LEASE_ID, LeaseColumns
@@ -45,8 +47,6 @@ from optilock.leases.values import (
     state_of,
 )
 from optilock.tokens.sql_functions import Later
-from optilock.watched.session.connections import given_session
-from optilock.watched.writes.send import require_row_counts
 
 _MINE, _NEW, _LENGTH = "optilock_mine", "optilock_new", "optilock_length"
 _HOLDER = "optilock_holder"
@@ -192,7 +192,7 @@ def _held(
 def do_at_once(connection: sa.Connection, place: Place, call: str, mine: Any) -> Lease | None:
     """Renew or release the lease by one statement, which waits for no lock.
 
-    ``connection`` is one of :func:`~optilock.watched.session.connections.own_statements`.
+    ``connection`` is one of :func:`~optilock._watched.session.connections.own_statements`.
 
     Returns:
         The lease; ``None`` if another transaction has locked the row.

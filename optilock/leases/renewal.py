@@ -29,11 +29,11 @@ from sqlalchemy.orm import Session, SessionTransaction
 from sqlalchemy.pool import SingletonThreadPool, StaticPool
 
 from optilock import events
-from optilock.coroutines import result_of
+from optilock._coroutines import result_of
+from optilock._watched.session.order import add_step
 from optilock.dialects import database_of
 from optilock.errors import ConfigurationError, OptilockError
 from optilock.unit.parts import Part
-from optilock.watched.session.order import add_step
 
 E = TypeVar("E", bound=OptilockError)
 

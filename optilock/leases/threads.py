@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from sqlalchemy import Engine
 
-from optilock.coroutines import run_to_end
+from optilock._coroutines import run_to_end
 from optilock.errors import ConfigurationError
 from optilock.leases.renewal import PATIENCE, Renewal, RenewedPart
 from optilock.unit.sessions import is_async, make_session

@@ -31,7 +31,7 @@ from typing import Any, Literal, Protocol
 
 from sqlalchemy import ColumnElement, String
 
-from optilock.columns.values import can_hold
+from optilock._columns.values import can_hold
 from optilock.errors import BadPrecondition, ConfigurationError
 from optilock.tokens.sql_functions import ServerTime
 

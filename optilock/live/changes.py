@@ -14,11 +14,11 @@ from typing import Any, Self, TypeVar
 import sqlalchemy as sa
 from sqlalchemy.orm import Mapper, Session, sessionmaker
 
-from optilock.columns.identities import identity_given
+from optilock._columns.identities import identity_given
+from optilock._mapped import Identity, facts
 from optilock.errors import ConfigurationError, OptilockError
 from optilock.live.rows import Authorize, RowState, is_notified, read, read_allowed
 from optilock.live.streams import EventStream, Follower
-from optilock.mapped import Identity, facts
 from optilock.preconditions.entity_tags import PLAIN, ETags
 from optilock.unit.sessions import is_async
 

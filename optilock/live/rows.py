@@ -10,10 +10,10 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.orm import Mapper, Session
 
-from optilock.columns.identities import identity_given
+from optilock._columns.identities import identity_given
+from optilock._mapped import HINT_ADD_TOKEN, Identity, facts, identity_of
 from optilock.dialects import database_of
 from optilock.errors import ConfigurationError, NotFound
-from optilock.mapped import HINT_ADD_TOKEN, Identity, facts, identity_of
 from optilock.preconditions.entity_tags import RowTags
 from optilock.serialize import as_json
 

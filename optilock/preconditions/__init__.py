@@ -19,8 +19,8 @@ client_values    checks of the names, keys and values that a client sends
 ===============  ===================================================================================
 """
 
-from optilock.columns.form_texts import Range
-from optilock.mapping.scopes import Scope
+from optilock._columns.form_texts import Range
+from optilock._mapping.scopes import Scope
 from optilock.preconditions.client_merges import merge_changes
 from optilock.preconditions.edits import apply
 from optilock.preconditions.entity_tags import ETags, etag_of

@@ -37,14 +37,22 @@ from sqlalchemy import inspect
 from sqlalchemy.orm import Mapper, Session, scoped_session
 
 from optilock import events
-from optilock.columns.identities import has_one_spelling, identity_given
+from optilock._columns.identities import has_one_spelling, identity_given
+from optilock._mapped import Identity, State, facts, identity_of, place_of
+from optilock._watched.guard.corrections import plan_update
+from optilock._watched.guard.decisions import decide, resolvers_of
+from optilock._watched.guard.promises import promise
+from optilock._watched.rows.entries import Attempt, Missed, side_as_read
+from optilock._watched.rows.stored import Values, stored_key
+from optilock._watched.session.connections import connection_to_write, given_session
+from optilock._watched.session.record import note_merged, settle_row
+from optilock._watched.session.values import Promises, RowsOfTransaction
 from optilock.errors import (
     BadPrecondition,
     ConcurrencyError,
     ConfigurationError,
     PreconditionFailed,
 )
-from optilock.mapped import Identity, State, facts, identity_of, place_of
 from optilock.preconditions.client_values import (
     check_names,
     normal_values,
@@ -64,14 +72,6 @@ from optilock.preconditions.version_demands import MISSING_ROW, VersionDemand
 from optilock.resolvers.resolution import DeletePolicies, OnConflict, Resolver
 from optilock.resolvers.rules import check_resolver_for, merge_fields
 from optilock.serialize import is_expression
-from optilock.watched.guard.corrections import plan_update
-from optilock.watched.guard.decisions import decide, resolvers_of
-from optilock.watched.guard.promises import promise
-from optilock.watched.rows.entries import Attempt, Missed, side_as_read
-from optilock.watched.rows.stored import Values, stored_key
-from optilock.watched.session.connections import connection_to_write, given_session
-from optilock.watched.session.record import note_merged, settle_row
-from optilock.watched.session.values import Promises, RowsOfTransaction
 
 T = TypeVar("T")
 _CALL = "merge_changes"

@@ -3,12 +3,12 @@
 A client names columns of a row, to change them or to say which values it has
 seen. The primary key, the version and the discriminator are refused, as is any other name, with
 :class:`~optilock.errors.BadEntity`. The same error refuses a value that its column cannot hold
-(:mod:`optilock.columns.values`; the database of the session adds its own limits). A key that no row
-can have is treated as the key of a missing row, without a question to the database.
+(:mod:`optilock._columns.values`; the database of the session adds its own limits). A key that no
+row can have is treated as the key of a missing row, without a question to the database.
 
 A form sends texts. An untouched field comes back with CR and LF where LF is stored, as ``"2"`` for
 2, and as ``""`` for NULL. :func:`normal_values` brings each text to the type of its column
-(:mod:`optilock.columns.form_texts`) before anything is compared, so that an untouched field is no
+(:mod:`optilock._columns.form_texts`) before anything is compared, so that an untouched field is no
 change. A text that differs gets the line
 ends of the stored one (:mod:`optilock.resolvers.diff3`). A text that no value of the column has is
 left as it is, for :func:`refuse_unfit` to refuse; so are JSON and the application's own types.
@@ -26,19 +26,19 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Mapper, Session
 from sqlalchemy.types import TypeEngine
 
-from optilock.columns.form_texts import value_of_text
-from optilock.columns.identities import identity_given, unfit_key
-from optilock.columns.values import can_hold, describe_accepted, surely_holds
+from optilock._columns.form_texts import value_of_text
+from optilock._columns.identities import identity_given, unfit_key
+from optilock._columns.values import can_hold, describe_accepted, surely_holds
+from optilock._mapped import Identity, facts
+from optilock._undocumented.connections import type_on
+from optilock._undocumented.mappers import names_in_composite
+from optilock._watched.rows.entries import detached_copy
+from optilock._watched.rows.stored import Values
+from optilock._watched.session.connections import engine_to_write
 from optilock.dialects import database_of
 from optilock.errors import BadEntity, ConfigurationError, NotFound
-from optilock.mapped import Identity, facts
 from optilock.resolvers.diff3 import normalize_line_ends, restore_line_ends
 from optilock.serialize import DEEPEST, PLAIN, is_too_deep
-from optilock.undocumented.connections import type_on
-from optilock.undocumented.mappers import names_in_composite
-from optilock.watched.rows.entries import detached_copy
-from optilock.watched.rows.stored import Values
-from optilock.watched.session.connections import engine_to_write
 
 #: The types that a body, a form, or a model that has read one of them gives its values.
 _OF_CLIENTS: tuple[Any, ...] = (*PLAIN, list, tuple, dict, set, bytearray, timedelta, Enum)

@@ -34,9 +34,12 @@ from sqlalchemy import inspect
 from sqlalchemy.orm import Mapper, Session, scoped_session
 from sqlalchemy.orm.attributes import instance_state
 
-from optilock.columns.values import surely_holds
+from optilock._columns.values import surely_holds
+from optilock._mapped import HINT_ADD_TOKEN, Identity, State, facts
+from optilock._watched.rows.stored import Values
+from optilock._watched.session.connections import given_session
+from optilock._watched.session.record import is_watched
 from optilock.errors import ConfigurationError, NotFound
-from optilock.mapped import HINT_ADD_TOKEN, Identity, State, facts
 from optilock.preconditions.client_values import (
     check_names,
     columns_of,
@@ -53,9 +56,6 @@ from optilock.preconditions.expectations import (
 )
 from optilock.preconditions.version_demands import NOT_GIVEN, VersionDemand, matches, read_demand
 from optilock.serialize import is_expression
-from optilock.watched.rows.stored import Values
-from optilock.watched.session.connections import given_session
-from optilock.watched.session.record import is_watched
 
 T = TypeVar("T")
 

@@ -55,20 +55,20 @@ from typing import Any
 from sqlalchemy import inspect
 from sqlalchemy.orm import InstanceState, Mapper, RelationshipDirection, Session
 
-from optilock.columns.identities import identity_given, identity_in
-from optilock.columns.texts import key_text, text_of, version_in
+from optilock._columns.identities import identity_given, identity_in
+from optilock._columns.texts import key_text, text_of, version_in
+from optilock._mapped import HINT_ADD_TOKEN, Identity, State, facts, identity_of
+from optilock._mapping.original_values import edit_that_counts
+from optilock._mapping.scopes import Scope
+from optilock._undocumented.flushes import states_marked_deleted
+from optilock._watched.aggregates import unflushed_part
+from optilock._watched.rows.roots import LOADED_OR_PENDING
+from optilock._watched.rows.touch import is_touched
+from optilock._watched.scopes.transaction import ScopeVersion, version_of_scope
+from optilock._watched.session.record import keeps_version
 from optilock.conditions.request import STAR, tags
 from optilock.errors import BadPrecondition, ConfigurationError, Entry, describe
-from optilock.mapped import HINT_ADD_TOKEN, Identity, State, facts, identity_of
-from optilock.mapping.original_values import edit_that_counts
-from optilock.mapping.scopes import Scope
 from optilock.tables.names import scopes
-from optilock.undocumented.flushes import states_marked_deleted
-from optilock.watched.aggregates import unflushed_part
-from optilock.watched.rows.roots import LOADED_OR_PENDING
-from optilock.watched.rows.touch import is_touched
-from optilock.watched.scopes.transaction import ScopeVersion, version_of_scope
-from optilock.watched.session.record import keeps_version
 
 __all__ = [
     "PLAIN",
@@ -161,7 +161,7 @@ class ETags:
         Raises:
             BadPrecondition: these are no tags, or they name no version (``*``).
             ConfigurationError: ``model`` has no version, or ``key`` is none of its keys.
-            NotFound: no row can have the key (:mod:`optilock.columns.identities`).
+            NotFound: no row can have the key (:mod:`optilock._columns.identities`).
         """
         mapper = inspect(model, raiseerr=False)
         if not isinstance(mapper, Mapper) or not facts(mapper).token:

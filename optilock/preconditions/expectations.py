@@ -60,6 +60,27 @@ from sqlalchemy import Select
 from sqlalchemy.orm import Mapper, Session, scoped_session
 from sqlalchemy.orm.exc import ObjectDeletedError
 
+from optilock._mapped import HINT_ADD_TOKEN, Identity, State, facts, identity_of, place_of
+from optilock._mapping.scopes import Scope
+from optilock._undocumented.statements import is_in_greenlet
+from optilock._watched.guard.promises import promise, promises_of
+from optilock._watched.rows.entries import (
+    Attempt,
+    attempt_of,
+    entry_of,
+    loaded_or_stored_values,
+    side_as_read,
+)
+from optilock._watched.rows.seen import is_never_read
+from optilock._watched.rows.stored import Values, read_stored
+from optilock._watched.rows.unknown_versions import (
+    hold_found_version,
+    unseen_row_error,
+    version_held_before,
+)
+from optilock._watched.session.connections import connection_to_write
+from optilock._watched.session.record import is_watched, settle_row
+from optilock._watched.writes.send import expected_version
 from optilock.errors import (
     Action,
     Computed,
@@ -68,8 +89,6 @@ from optilock.errors import (
     PreconditionFailed,
 )
 from optilock.events import report
-from optilock.mapped import HINT_ADD_TOKEN, Identity, State, facts, identity_of, place_of
-from optilock.mapping.scopes import Scope
 from optilock.preconditions.client_values import check_names, normal_values, values_by_column
 from optilock.preconditions.entity_tags import (
     PLAIN,
@@ -89,25 +108,6 @@ from optilock.preconditions.version_demands import (
     read_demand,
 )
 from optilock.resolvers.rules import client_wins
-from optilock.undocumented.statements import is_in_greenlet
-from optilock.watched.guard.promises import promise, promises_of
-from optilock.watched.rows.entries import (
-    Attempt,
-    attempt_of,
-    entry_of,
-    loaded_or_stored_values,
-    side_as_read,
-)
-from optilock.watched.rows.seen import is_never_read
-from optilock.watched.rows.stored import Values, read_stored
-from optilock.watched.rows.unknown_versions import (
-    hold_found_version,
-    unseen_row_error,
-    version_held_before,
-)
-from optilock.watched.session.connections import connection_to_write
-from optilock.watched.session.record import is_watched, settle_row
-from optilock.watched.writes.send import expected_version
 
 
 def expect(

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from optilock.columns.form_texts import printable_text, text_of_value
+from optilock._columns.form_texts import printable_text, text_of_value
 from optilock.errors import CannotMerge, Computed, Entry
 from optilock.preconditions.form_fields import Field, Text, shortened_text
 from optilock.resolvers.merge import merge_text

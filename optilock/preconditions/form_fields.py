@@ -1,7 +1,7 @@
 """The fields of a form, and what each of them means when it comes back, in every framework.
 
 The signed ``seen`` has, for each field that was on the page, the value and a note of the text that
-was shown (:func:`optilock.columns.form_texts.note_of`). So it is known of each field what its
+was shown (:func:`optilock._columns.form_texts.note_of`). So it is known of each field what its
 sender did:
 
 ========================================  ========================================================
@@ -38,7 +38,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 from sqlalchemy.orm import Mapper
 
-from optilock.columns.form_texts import (
+from optilock._columns.form_texts import (
     KINDS,
     Range,
     is_read,
@@ -49,12 +49,12 @@ from optilock.columns.form_texts import (
     text_of_value,
     value_of_text,
 )
-from optilock.columns.kinds import KINDS as COLUMNS
-from optilock.columns.kinds import row_of
-from optilock.columns.texts import Digest
-from optilock.columns.values import describe_accepted
+from optilock._columns.kinds import KINDS as COLUMNS
+from optilock._columns.kinds import row_of
+from optilock._columns.texts import Digest
+from optilock._columns.values import describe_accepted
+from optilock._mapped import facts
 from optilock.errors import ConfigurationError
-from optilock.mapped import facts
 from optilock.preconditions.client_values import reason_to_refuse
 from optilock.preconditions.signed_values import Seen
 from optilock.resolvers.diff3 import normalize_line_ends

@@ -30,15 +30,15 @@ import sqlalchemy as sa
 from sqlalchemy import exc, inspect
 from sqlalchemy.orm import Mapper, Session, scoped_session
 
-from optilock.columns.identities import identity_given
+from optilock._columns.identities import identity_given
+from optilock._mapped import Identity, facts
+from optilock._watched.session.connections import given_session
 from optilock.errors import BadEntity, BadPrecondition, ConfigurationError, NotFound
-from optilock.mapped import Identity, facts
 from optilock.preconditions.client_merges import read_signed
 from optilock.preconditions.edits import mapper_to_edit
 from optilock.preconditions.filled_forms import FilledForm
 from optilock.preconditions.form_fields import Raw, read_new, read_returned
 from optilock.preconditions.forms import EditForm
-from optilock.watched.session.connections import given_session
 
 T = TypeVar("T")
 

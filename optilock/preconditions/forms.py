@@ -26,11 +26,13 @@ from typing import Any, Generic, TypeVar
 from sqlalchemy import event, inspect
 from sqlalchemy.orm import Session, scoped_session
 
-from optilock.columns.form_texts import Range, is_untouched
-from optilock.columns.identities import identity_given
-from optilock.columns.texts import Digest
+from optilock._columns.form_texts import Range, is_untouched
+from optilock._columns.identities import identity_given
+from optilock._columns.texts import Digest
+from optilock._mapped import Identity, facts, identity_of, place_of
+from optilock._watched.session.connections import given_session
+from optilock._watched.session.record import session_record
 from optilock.errors import BadEntity, BadPrecondition, ConcurrencyError, Entry
-from optilock.mapped import Identity, facts, identity_of, place_of
 from optilock.preconditions.client_merges import merge_seen, read_signed
 from optilock.preconditions.edits import mapper_to_edit
 from optilock.preconditions.entity_tags import ETags
@@ -54,8 +56,6 @@ from optilock.resolvers.merge import merge_text
 from optilock.resolvers.open_text import lines_with_marks
 from optilock.resolvers.resolution import Resolver
 from optilock.resolvers.rules import check_resolver_for, merge_fields
-from optilock.watched.session.connections import given_session
-from optilock.watched.session.record import session_record
 
 T = TypeVar("T")
 

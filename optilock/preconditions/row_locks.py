@@ -38,27 +38,27 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session, scoped_session
 
 from optilock import events
-from optilock.dialects import Cause, database_of
-from optilock.dialects.transient import cause_of, ended_by_conflict
-from optilock.dialects.waits import Wait
-from optilock.errors import Action, ConfigurationError
-from optilock.mapped import State, facts, identity_of, place_of
-from optilock.mapping.scopes import Scope
-from optilock.preconditions.expectations import needs_await, state_in_watched_session
-from optilock.preconditions.scopes import lock_scope
-from optilock.watched.guard.ended_transactions import conflict_before_commit
-from optilock.watched.rows.entries import (
+from optilock._mapped import State, facts, identity_of, place_of
+from optilock._mapping.scopes import Scope
+from optilock._watched.guard.ended_transactions import conflict_before_commit
+from optilock._watched.rows.entries import (
     Attempt,
     HiddenRows,
     attempt_of,
     entry_of,
     side_as_read,
 )
-from optilock.watched.rows.seen import version_seen
-from optilock.watched.rows.stored import Values, read_stored
-from optilock.watched.session.connections import connection_to_write
-from optilock.watched.session.record import session_record
-from optilock.watched.session.values import Promises, conflict_of
+from optilock._watched.rows.seen import version_seen
+from optilock._watched.rows.stored import Values, read_stored
+from optilock._watched.session.connections import connection_to_write
+from optilock._watched.session.record import session_record
+from optilock._watched.session.values import Promises, conflict_of
+from optilock.dialects import Cause, database_of
+from optilock.dialects.transient import cause_of, ended_by_conflict
+from optilock.dialects.waits import Wait
+from optilock.errors import Action, ConfigurationError
+from optilock.preconditions.expectations import needs_await, state_in_watched_session
+from optilock.preconditions.scopes import lock_scope
 
 
 def lock(

@@ -43,21 +43,21 @@ from typing import Any
 from sqlalchemy import Select
 from sqlalchemy.orm import Session, scoped_session
 
-from optilock.conditions.request import compared
-from optilock.errors import ConfigurationError, PreconditionFailed, describe
-from optilock.events import report
-from optilock.mapping.scopes import Scope
-from optilock.preconditions.entity_tags import PLAIN, ETags, sent_tags
-from optilock.undocumented.statements import repeats_objects
-from optilock.watched.scopes.transaction import (
+from optilock._mapping.scopes import Scope
+from optilock._undocumented.statements import repeats_objects
+from optilock._watched.scopes.transaction import (
     entry_of_scope,
     lock_version,
     message_of,
     read_version,
     verify_version,
 )
-from optilock.watched.session.connections import given_session
-from optilock.watched.session.record import READS_KEY, Reads, is_watched, session_record
+from optilock._watched.session.connections import given_session
+from optilock._watched.session.record import READS_KEY, Reads, is_watched, session_record
+from optilock.conditions.request import compared
+from optilock.errors import ConfigurationError, PreconditionFailed, describe
+from optilock.events import report
+from optilock.preconditions.entity_tags import PLAIN, ETags, sent_tags
 
 AnySession = Session | scoped_session[Any]
 

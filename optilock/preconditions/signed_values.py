@@ -28,14 +28,14 @@ from typing import Any
 
 from sqlalchemy.orm import Mapper
 
-from optilock.columns.texts import Digest, dump_values, load_values, text_of, version_in
+from optilock._columns.texts import Digest, dump_values, load_values, text_of, version_in
+from optilock._mapped import Identity, State, facts, identity_of
+from optilock._watched.rows.entries import side_as_read
+from optilock._watched.rows.stored import Values
 from optilock.errors import BadPrecondition, ConfigurationError
-from optilock.mapped import Identity, State, facts, identity_of
 from optilock.preconditions.client_values import reason_to_refuse
 from optilock.preconditions.entity_tags import ETags, state_of
 from optilock.preconditions.expectations import loaded_version
-from optilock.watched.rows.entries import side_as_read
-from optilock.watched.rows.stored import Values
 
 #: Characters: frameworks take fields of a form up to half a megabyte, or more.
 LONGEST = 256 * 1024
@@ -48,7 +48,7 @@ class Seen:
     """What a client has seen of a row."""
 
     version: Any
-    #: Attribute -> value; a :class:`~optilock.columns.texts.Digest` of one that is too long.
+    #: Attribute -> value; a :class:`~optilock._columns.texts.Digest` of one that is too long.
     values: Values
     #: Notes of a form about its page, as JSON has them.
     notes: Mapping[str, Any] = field(default_factory=dict)

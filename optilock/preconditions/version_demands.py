@@ -21,11 +21,11 @@ from uuid import UUID
 
 from sqlalchemy.orm import Mapper
 
+from optilock._mapped import Identity, State, facts, identity_of
+from optilock._watched.statements.version import ALSO_ACCEPTED, kind_of
 from optilock.conditions.request import compared
 from optilock.errors import BadPrecondition, ConfigurationError, Entry
-from optilock.mapped import Identity, State, facts, identity_of
 from optilock.preconditions.entity_tags import PLAIN, sent_tags
-from optilock.watched.statements.version import ALSO_ACCEPTED, kind_of
 
 #: Stands for the version of a missing row.
 MISSING_ROW: Any = object()

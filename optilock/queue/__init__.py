@@ -44,7 +44,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from optilock.coroutines import load_of_asyncio
+from optilock._coroutines import load_of_asyncio
 from optilock.queue.errors import (
     DeduplicationKeyInUse,
     MessageNotFound,

@@ -12,6 +12,7 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession
 
+from optilock._undocumented.connections import set_options
 from optilock.dialects.connections import give_back, has_driver_ended, has_ended_idle
 from optilock.dialects.queue_sql import Messages
 from optilock.errors import ConfigurationError, describe
@@ -23,7 +24,6 @@ from optilock.queue.signals import stopping_in_loop
 from optilock.queue.waiters import Ear, ListeningLoop, PollingLoop
 from optilock.queue.worker import WorkerLoop
 from optilock.queue.worker_state import IDLE, LOCK_FIRST, HandlerTimeout, Settings
-from optilock.undocumented.connections import set_options
 
 R = TypeVar("R")
 

@@ -15,7 +15,8 @@ from typing import Any, Generic, Self, TypeVar
 from sqlalchemy import ColumnElement, Connection, Engine
 from sqlalchemy.pool import QueuePool
 
-from optilock.coroutines import dual_method, result_of
+from optilock._coroutines import dual_method, result_of
+from optilock._watched.guard.stored_work import note_sent
 from optilock.dialects import database_of
 from optilock.dialects.queue_sql import Messages, Place
 from optilock.errors import ConfigurationError, describe
@@ -53,7 +54,6 @@ from optilock.queue.sending import KEEP
 from optilock.queue.waiters import RestingWaiters
 from optilock.queue.worker_state import Settings, backoff
 from optilock.tables.queue import NAME, message_tables
-from optilock.watched.guard.stored_work import note_sent
 
 R = TypeVar("R")
 Handler = TypeVar("Handler")

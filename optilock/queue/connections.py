@@ -17,7 +17,8 @@ from typing import Any, Generic, TypeVar
 from sqlalchemy import Connection, Engine, inspect
 from sqlalchemy.exc import DBAPIError
 
-from optilock.coroutines import ThreadClass, dual_method, result_of
+from optilock._coroutines import ThreadClass, dual_method, result_of
+from optilock._undocumented.connections import set_options
 from optilock.dialects import Cause
 from optilock.dialects.connections import KEPT, give_back, has_ended_idle
 from optilock.dialects.queue_sql import Messages
@@ -26,7 +27,6 @@ from optilock.dialects.transient import answer_unknown, cause_of
 from optilock.errors import CommitOutcomeUnknown, OptilockError
 from optilock.queue.errors import QueueNotFound
 from optilock.tables.queue import MessageTables
-from optilock.undocumented.connections import set_options
 
 R = TypeVar("R")
 #: The sessions and connections of a shell.

@@ -12,6 +12,7 @@ from typing import TypeVar
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError
 
+from optilock._watched.session.record import is_strict, warn_caller
 from optilock.dialects import Cause
 from optilock.dialects.queue_sql import Messages
 from optilock.dialects.transient import cause_of
@@ -19,7 +20,6 @@ from optilock.errors import ConfigurationError, SeparateUnitWarning
 from optilock.queue.connections import Work
 from optilock.unit.membership import find_unit_around
 from optilock.unit.running_units import inside_unit
-from optilock.watched.session.record import is_strict, warn_caller
 
 R = TypeVar("R")
 

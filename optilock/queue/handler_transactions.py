@@ -14,7 +14,7 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from optilock.coroutines import result_of
+from optilock._coroutines import result_of
 from optilock.dialects import database_of
 from optilock.dialects.connections import watch_errors
 from optilock.dialects.queue_sql import HandlerConnection, Messages

@@ -12,7 +12,7 @@ from typing import Any, Self, TypeVar
 from sqlalchemy import Connection
 from sqlalchemy.orm import Session
 
-from optilock.coroutines import ThreadClass, run_to_end
+from optilock._coroutines import ThreadClass, run_to_end
 from optilock.errors import ConfigurationError, describe
 from optilock.queue.base import Calls
 from optilock.queue.connections import Connections, Work

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any, overload
 
 from sqlalchemy import Connection, Engine
 
+from optilock._undocumented.connections import set_options
 from optilock.dialects import database_of
 from optilock.dialects.queue_sql import Place
 from optilock.errors import ConfigurationError, describe
 from optilock.queue.connections import AUTOCOMMIT, require_tables
 from optilock.queue.messages import check_text
 from optilock.tables.queue import NAME, MessageTables, message_tables
-from optilock.undocumented.connections import set_options
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine

@@ -27,7 +27,7 @@ from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Engine
 
-from optilock.coroutines import ThreadClass, dual_method, result_of
+from optilock._coroutines import ThreadClass, dual_method, result_of
 from optilock.dialects.connections import give_back, has_driver_ended
 from optilock.dialects.queue_sql import Messages
 from optilock.queue.connections import FEW, open_connection

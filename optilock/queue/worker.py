@@ -28,7 +28,7 @@ from typing import Any
 from sqlalchemy.exc import DBAPIError
 
 from optilock import events
-from optilock.coroutines import result_of
+from optilock._coroutines import result_of
 from optilock.dialects import Cause
 from optilock.dialects.transient import cause_of, is_transient
 from optilock.queue.errors import MessageNotFound, ReceiptExpired

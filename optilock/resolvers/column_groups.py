@@ -26,8 +26,8 @@ from typing import Any, Protocol
 from sqlalchemy import Column
 from sqlalchemy.orm import CompositeProperty, Mapper, SynonymProperty
 
+from optilock._mapped import facts
 from optilock.errors import Computed, ConfigurationError, Entry
-from optilock.mapped import facts
 
 GroupNames = Collection[Collection[str]]
 Groups = tuple[frozenset[str], ...]

@@ -38,8 +38,8 @@ from typing import Any, Literal, TypeVar, get_args
 
 from sqlalchemy import inspect
 
+from optilock._mapped import facts
 from optilock.errors import Computed, ConfigurationError, Entry
-from optilock.mapped import facts
 
 T = TypeVar("T")
 Decision = Literal["write", "overwrite", "keep_database", "reject"]

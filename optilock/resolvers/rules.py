@@ -51,8 +51,8 @@ from sqlalchemy import Column
 from sqlalchemy import inspect as inspect_class
 from sqlalchemy.orm import Mapper
 
+from optilock._mapped import facts, joined_groups
 from optilock.errors import CannotMerge, Computed, ConfigurationError, Entry
-from optilock.mapped import facts, joined_groups
 from optilock.resolvers.column_groups import (
     GroupNames,
     check_together,

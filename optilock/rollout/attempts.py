@@ -19,6 +19,7 @@ import tenacity
 from sqlalchemy import URL, Connection, Engine, MetaData, NullPool, Table, create_engine, text
 from sqlalchemy.exc import DBAPIError, TimeoutError
 
+from optilock._watched.session.connections import require_engine
 from optilock.dialects import Database, database_of
 from optilock.dialects.causes import Cause
 from optilock.dialects.connections import roll_back_all
@@ -27,7 +28,6 @@ from optilock.errors import ConfigurationError, OptilockError, describe
 from optilock.rollout.claim import TERM, Claim
 from optilock.rollout.report import Progress, Silent
 from optilock.unit.durations import Seconds, full_jitter, in_seconds
-from optilock.watched.session.connections import require_engine
 
 #: Seconds to wait for one lock, and to continue trying.
 LOCK_TIMEOUT, PATIENCE = 0.1, 60.0

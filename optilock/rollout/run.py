@@ -22,10 +22,10 @@ from typing import Any
 from sqlalchemy import Connection, Dialect, Engine
 from sqlalchemy.exc import DBAPIError
 
+from optilock._mapping.triggers import trigger_ddl, trigger_name
 from optilock.dialects import database_of
 from optilock.dialects.migrations import Found, Step, Target, Ways
 from optilock.errors import ConfigurationError, OptilockError
-from optilock.mapping.triggers import trigger_ddl, trigger_name
 from optilock.rollout.attempts import LOCK_TIMEOUT, PATIENCE, Attempts, compare_nodes, open_attempts
 from optilock.rollout.claim import claim_for
 from optilock.rollout.fill import SHARE, Filler, Pace, pace_of

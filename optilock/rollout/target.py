@@ -15,10 +15,10 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.exc import NoSuchTableError
 
+from optilock._mapping.triggers import keys_without_rowid, trigger_ddl, trigger_name
 from optilock.dialects import database_of
 from optilock.dialects.migrations import Found, GuardTriggers, Target, Ways
 from optilock.errors import ConfigurationError
-from optilock.mapping.triggers import keys_without_rowid, trigger_ddl, trigger_name
 from optilock.tokens import Counter, Token
 from optilock.tokens.guard_trigger import GuardTrigger, Policy
 

@@ -39,6 +39,9 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Mapper, Session
 from sqlalchemy.types import TypeEngine
 
+from optilock._mapped import facts
+from optilock._watched.session.connections import own_statements, separate_connection
+from optilock._watched.session.record import demand, demand_always, own_demands
 from optilock.conditions.condition import Condition, Given
 from optilock.conditions.demands import Demand
 from optilock.dialects import database_of
@@ -53,7 +56,6 @@ from optilock.leases.renewal import (
     require_own_connections,
 )
 from optilock.leases.threads import held_in_thread
-from optilock.mapped import facts
 from optilock.shares.errors import AccessDenied, DeletePending, HandleLost, SharingViolation
 from optilock.shares.names import connection_of, handle_clause, name_in_sql, shares_of
 from optilock.shares.operations import close_on, heartbeat_at_once, heartbeat_on, open
@@ -71,8 +73,6 @@ from optilock.shares.values import (
 )
 from optilock.tables import ANY_UUID
 from optilock.unit.parts import Part
-from optilock.watched.session.connections import own_statements, separate_connection
-from optilock.watched.session.record import demand, demand_always, own_demands
 
 #: The value that each row has of its own: the handle under which it is written.
 _HANDLE = "share_handle"

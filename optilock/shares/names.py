@@ -25,15 +25,15 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.orm import InstanceState, Mapper, Session
 
-from optilock.columns.identities import identity_given
+from optilock._columns.identities import identity_given
+from optilock._mapped import Identity, facts, identity_of
+from optilock._watched.session.connections import connection_to_write, given_session, own_connection
 from optilock.dialects import database_of
 from optilock.dialects.rows import ask_with_hint, execute_unguarded
 from optilock.errors import ConfigurationError, NotFound, describe
-from optilock.mapped import Identity, facts, identity_of
 from optilock.preconditions.client_values import refuse_impossible_key
 from optilock.shares.errors import HandleLost, Open
 from optilock.shares.values import Mode, Shares, check_name, is_compatible, letters
-from optilock.watched.session.connections import connection_to_write, given_session, own_connection
 
 Row = tuple[Mapper[Any], Identity]
 

@@ -13,6 +13,7 @@ from typing import Any
 from sqlalchemy import Connection, Update, literal, select, update
 from sqlalchemy.orm import Session
 
+from optilock._watched.writes.send import require_row_counts
 from optilock.dialects import database_of
 from optilock.dialects.at_once import update_at_once
 from optilock.dialects.rows import execute_unguarded
@@ -50,7 +51,6 @@ from optilock.shares.values import (
     mode,
 )
 from optilock.tokens.sql_functions import add_milliseconds
-from optilock.watched.writes.send import require_row_counts
 
 
 def open(
@@ -137,7 +137,7 @@ def heartbeat_on(connection: Connection, handle: Handle) -> Handle:
 def heartbeat_at_once(connection: Connection, handle: Handle) -> Handle | None:
     """Send a heartbeat by one statement, which waits for no lock.
 
-    ``connection`` is one of :func:`~optilock.watched.session.connections.own_statements`.
+    ``connection`` is one of :func:`~optilock._watched.session.connections.own_statements`.
 
     Returns:
         The handle; ``None`` if another transaction has locked it.

@@ -20,9 +20,9 @@ from typing import Any, Final
 
 from sqlalchemy import ColumnElement, MetaData, Table
 
+from optilock._mapped import Identity
 from optilock.errors import BadPrecondition, ConfigurationError
 from optilock.leases.values import is_seconds
-from optilock.mapped import Identity
 from optilock.shares.errors import Open
 from optilock.tables.names import share_handles as handles
 from optilock.tables.names import share_names as names

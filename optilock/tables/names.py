@@ -31,11 +31,11 @@ exists for its users.
                              W 2, D 4), its ``owner``'s label, and ``until`` when it is open without
                              another heartbeat; ``length`` in milliseconds
 
-**Scopes** are versions of predicates (:mod:`optilock.watched.scopes`). A scope's row is made with
+**Scopes** are versions of predicates (:mod:`optilock._watched.scopes`). A scope's row is made with
 its first change or check, and stays: a deleted row would let old ETags match again. No row is the
 version 0.
 
-``scope``     the key (:mod:`optilock.mapping.scopes`); compared byte by byte
+``scope``     the key (:mod:`optilock._mapping.scopes`); compared byte by byte
 ``version``   moves with each transaction that changes a row of the scope
 """
 

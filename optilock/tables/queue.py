@@ -28,10 +28,10 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import DDL, BigInteger, Column, Index, Integer, MetaData, Table, Text
 
+from optilock._undocumented.connections import doubles_percents
 from optilock.tables import ANY_UUID, Step, TableSet, exact_text
 from optilock.tokens.guard_trigger import short_name
 from optilock.tokens.timestamp import UtcDateTime
-from optilock.undocumented.connections import doubles_percents
 
 __all__ = ["NAME", "RECEIPT", "MessageTables", "message_tables"]
 

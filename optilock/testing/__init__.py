@@ -23,7 +23,7 @@ The pytest fixtures are in :mod:`optilock.pytest_plugin`. Private database serve
 
 from typing import TYPE_CHECKING, Any
 
-from optilock.coroutines import load_of_asyncio
+from optilock._coroutines import load_of_asyncio
 from optilock.testing.counting import Sent, Statement, Trips, Wire, count_statements, wire
 from optilock.testing.faults import Fault, FaultNotMet, Faults
 from optilock.testing.interleave import OutOfStep, Side, Step, interleave

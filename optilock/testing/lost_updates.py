@@ -9,7 +9,7 @@ from typing import Any
 
 from sqlalchemy.orm import Session
 
-from optilock.coroutines import result_of
+from optilock._coroutines import result_of
 from optilock.dialects.transient import is_transient
 from optilock.errors import ConfigurationError
 from optilock.testing.interleave import OutOfStep

@@ -13,7 +13,7 @@ from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import UnboundExecutionError
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
-from optilock.coroutines import run_to_end
+from optilock._coroutines import run_to_end
 from optilock.errors import ConfigurationError
 from optilock.testing.by_way_of import is_in_memory
 from optilock.testing.interleave import Side, interleave

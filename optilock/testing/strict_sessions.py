@@ -7,8 +7,8 @@ from contextlib import contextmanager
 
 from sqlalchemy.orm import Session
 
-from optilock.watched.guard import installation
-from optilock.watched.session.record import STRICT_KEY
+from optilock._watched.guard import installation
+from optilock._watched.session.record import STRICT_KEY
 
 __all__ = ["strict_sessions"]
 

@@ -34,8 +34,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from optilock.coroutines import load_of_asyncio
-from optilock.old_paths import load_renamed
+from optilock._coroutines import load_of_asyncio
+from optilock._old_paths import load_renamed
 from optilock.unit.conditions import ignore_conditions, require_conditions
 from optilock.unit.durations import Seconds
 from optilock.unit.heat import forget_hot_rows

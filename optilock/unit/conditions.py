@@ -30,15 +30,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from sqlalchemy.orm import PassiveFlag, RelationshipDirection, Session
 from sqlalchemy.orm.attributes import instance_state
 
+from optilock._mapped import State, facts, place_of
+from optilock._undocumented.flushes import states_inserted_by
+from optilock._watched.aggregates import roots_of_object
+from optilock._watched.rows.touch import ROOTS
+from optilock._watched.session.order import add_step
+from optilock._watched.session.record import is_watched, record_of, session_record
+from optilock._watched.statements.requests import unconditional_error, watch_conditions
 from optilock.errors import ConfigurationError, OptilockError, describe
-from optilock.mapped import State, facts, place_of
-from optilock.undocumented.flushes import states_inserted_by
 from optilock.unit.parts import Part
-from optilock.watched.aggregates import roots_of_object
-from optilock.watched.rows.touch import ROOTS
-from optilock.watched.session.order import add_step
-from optilock.watched.session.record import is_watched, record_of, session_record
-from optilock.watched.statements.requests import unconditional_error, watch_conditions
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncSession

@@ -16,21 +16,21 @@ from sqlalchemy import Select, inspect
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Mapper, Session
 
+from optilock._mapped import facts
+from optilock._undocumented.statements import has_inner_write, subject_of
+from optilock._watched.scopes.transaction import SCOPES, TransactionScopes
+from optilock._watched.session.connections import bind_to_write
+from optilock._watched.session.record import session_record
+from optilock._watched.writes.shapes import is_shown
 from optilock.conditions.write import places_of
 from optilock.dialects import Cause
 from optilock.dialects.transient import cause_of
 from optilock.errors import ConcurrencyError, PreconditionFailed
-from optilock.mapped import facts
 from optilock.tables.names import scopes
-from optilock.undocumented.statements import has_inner_write, subject_of
 from optilock.unit.heat import Key, Memory
 from optilock.unit.refused_locks import AddedLocks
 from optilock.unit.sessions import name_of
 from optilock.unit.strategies import Adaptive
-from optilock.watched.scopes.transaction import SCOPES, TransactionScopes
-from optilock.watched.session.connections import bind_to_write
-from optilock.watched.session.record import session_record
-from optilock.watched.writes.shapes import is_shown
 
 #: How many queries of a unit are remembered.
 QUERIES = 100

@@ -12,9 +12,9 @@ from contextlib import contextmanager
 from typing import Any
 
 from optilock import events
+from optilock._watched.guard.running_attempts import RunningAttempt
+from optilock._watched.session.record import record_of
 from optilock.exactly_once.errors import AlreadyDone
-from optilock.watched.guard.running_attempts import RunningAttempt
-from optilock.watched.session.record import record_of
 
 
 def note_failure(own: Any, error: BaseException) -> None:

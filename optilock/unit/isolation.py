@@ -38,14 +38,14 @@ from sqlalchemy import Connection, Engine
 from sqlalchemy.orm import Session
 from sqlalchemy.orm.attributes import instance_state
 
+from optilock._mapped import facts, identity_of, place_of
+from optilock._watched.guard.promises import promises_of
+from optilock._watched.rows.unknown_versions import unseen_row_error
+from optilock._watched.session.order import listen_in
+from optilock._watched.session.values import Promise
 from optilock.dialects import database_of
 from optilock.errors import ConfigurationError
-from optilock.mapped import facts, identity_of, place_of
 from optilock.unit.parts import Part
-from optilock.watched.guard.promises import promises_of
-from optilock.watched.rows.unknown_versions import unseen_row_error
-from optilock.watched.session.order import listen_in
-from optilock.watched.session.values import Promise
 
 
 class Isolation(Enum):

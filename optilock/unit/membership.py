@@ -15,6 +15,8 @@ from typing import Any, Protocol, Self
 from sqlalchemy import Engine
 from sqlalchemy.exc import DBAPIError
 
+from optilock._watched.session.connections import binds_of_sessions
+from optilock._watched.session.record import warn_caller
 from optilock.errors import ConfigurationError, SeparateUnitWarning
 from optilock.exactly_once.errors import AlreadyDone, KeyReused
 from optilock.exactly_once.hooks import open_savepoints
@@ -28,8 +30,6 @@ from optilock.unit.parts import leave_parts
 from optilock.unit.retries import Policy
 from optilock.unit.sessions import ReplacedSession, owner_of, same_database
 from optilock.unit.transaction import OwnTransaction
-from optilock.watched.session.connections import binds_of_sessions
-from optilock.watched.session.record import warn_caller
 
 
 class Transaction(Protocol):

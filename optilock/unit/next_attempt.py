@@ -25,16 +25,16 @@ from typing import Any
 
 from sqlalchemy.orm import Session
 
+from optilock._undocumented.flushes import HeldConnections, leave_connections, take_connections
+from optilock._watched.session.record import READS_KEY, record_of
 from optilock.dialects import database_of
 from optilock.dialects.locks import BEGINS
 from optilock.dialects.transaction_ends import is_over
 from optilock.errors import ConcurrencyError
-from optilock.undocumented.flushes import HeldConnections, leave_connections, take_connections
 from optilock.unit.heat import Key
 from optilock.unit.reading import Reading
 from optilock.unit.round_trips import PipelinedPart
 from optilock.unit.second_sessions import watch_statements
-from optilock.watched.session.record import READS_KEY, record_of
 
 _log = logging.getLogger("optilock")
 

@@ -13,12 +13,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from optilock._watched.session.record import warn_caller
 from optilock.errors import ConfigurationError
 from optilock.unit.conditions import ConditionsPart
 from optilock.unit.parts import Part
 from optilock.unit.retries import Policy
 from optilock.unit.round_trips import AUTO
-from optilock.watched.session.record import warn_caller
 
 _OF_RETRY = (
     "on", "deadline", "wait_initial", "wait_max", "before_retry", "repeat_values", "idempotent",

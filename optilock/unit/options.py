@@ -11,6 +11,7 @@ from typing import Any, Literal, TypedDict, get_args
 
 from sqlalchemy import Dialect
 
+from optilock._watched.session.connections import binds_of_sessions, has_two_phases
 from optilock.dialects import database_of
 from optilock.errors import ConfigurationError
 from optilock.exactly_once.keys import ExactlyOnce, check_once
@@ -30,7 +31,6 @@ from optilock.unit.reading import LockingPart
 from optilock.unit.retries import Policy
 from optilock.unit.round_trips import Pipelined, PipelinedPart, check_pipelined
 from optilock.unit.strategies import ADAPTIVE, OPTIMISTIC, PESSIMISTIC, Strategy, check_strategy
-from optilock.watched.session.connections import binds_of_sessions, has_two_phases
 
 #: What a unit does inside a running one on the same sessions.
 Propagation = Literal["join", "savepoint", "independent"]

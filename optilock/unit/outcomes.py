@@ -10,6 +10,7 @@ from typing import Any
 
 from sqlalchemy.exc import DBAPIError, InvalidRequestError, PendingRollbackError
 
+from optilock._watched.session.record import record_of
 from optilock.dialects.transient import commit_outcome_unknown
 from optilock.errors import (
     CommitOutcomeUnknown,
@@ -19,7 +20,6 @@ from optilock.errors import (
     TransactionEnded,
 )
 from optilock.exactly_once.units import note_of
-from optilock.watched.session.record import record_of
 
 
 def explain_commit(own: Any, error: BaseException) -> bool:

@@ -7,7 +7,7 @@ part, and its entries in ``optilock/unit/options.py``. The unit itself does not 
         def connected(self, session: Session, connection: Connection) -> None: ...
 
 The methods of a part are the moments at which it is called. The steps around a flush, and at the
-begin and end of transactions, have one order, which :mod:`optilock.watched.session.order` lists. A
+begin and end of transactions, have one order, which :mod:`optilock._watched.session.order` lists. A
 part that registers a listener of its own for one of these events would be outside that order, so
 its class is refused. So is a second part for one option.
 """
@@ -22,8 +22,8 @@ from weakref import WeakValueDictionary
 from sqlalchemy import Connection, Engine
 from sqlalchemy.orm import Session
 
+from optilock._watched.session.order import ORDER
 from optilock.errors import ConfigurationError
-from optilock.watched.session.order import ORDER
 
 
 class Part:
@@ -33,7 +33,7 @@ class Part:
     Raises:
         ConfigurationError: (for the class) the option has a part already, or this one registers a
             listener of its own for an event that has its order in
-            :mod:`optilock.watched.session.order`.
+            :mod:`optilock._watched.session.order`.
     """
 
     #: The keyword of the unit; the application's own have none, and may be several of a class.
@@ -56,7 +56,7 @@ class Part:
                     " happens around a flush. A part has the methods opened, begin,"
                     " connected, before_flush, before_commit and after. A listener of the"
                     " application's is registered once, for its sessionmaker; optilock's own are"
-                    " steps of the list in optilock/watched/session/order.py."
+                    " steps of the list in optilock/_watched/session/order.py."
                 )
         cls.option = option
 

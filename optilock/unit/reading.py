@@ -1,9 +1,9 @@
 """The queries of one unit with ``strategy=``: which rows they lock.
 
 A watched session passes each query to the unit's :class:`Reading` before it is sent
-(:mod:`optilock.watched.statements.execute`), be it of ``get()``, a lazy load, a refresh or an eager
-load. It does so before ``get()``, too, which may find an object in the session
-(:mod:`optilock.watched.rows.reads_by_key`).
+(:mod:`optilock._watched.statements.execute`), be it of ``get()``, a lazy load, a refresh or an
+eager load. It does so before ``get()``, too, which may find an object in the session
+(:mod:`optilock._watched.rows.reads_by_key`).
 
 *By key* the row is known, and its own heat counts (:mod:`~optilock.unit.heat`). *By anything else*
 it is not, and the heat of its table counts, which units move that have queried the table. If
@@ -24,13 +24,23 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Mapper, Session
 from sqlalchemy.orm.attributes import instance_state
 
+from optilock._mapped import State, facts, identity_of, place_of
+from optilock._mapping.scopes import Scope, rules_of
+from optilock._undocumented.statements import requested_key, subject_of
+from optilock._watched.rows.locked import order_of, rows_to_lock
+from optilock._watched.rows.reads_by_key import (
+    match_simple_key,
+    one_or_none,
+    send_query_by_key,
+    uses_own_query,
+)
+from optilock._watched.rows.stored import rows_at
+from optilock._watched.session.connections import bind_to_write, connection_to_write
+from optilock._watched.session.record import READS_KEY, session_record
 from optilock.dialects import Cause, database_of, database_of_error
 from optilock.dialects.transient import cause_of
 from optilock.dialects.waits import LONGEST_PAUSE
 from optilock.errors import ConfigurationError
-from optilock.mapped import State, facts, identity_of, place_of
-from optilock.mapping.scopes import Scope, rules_of
-from optilock.undocumented.statements import requested_key, subject_of
 from optilock.unit.conflicts import QUERIES, RowsOfUnit, unit_name
 from optilock.unit.heat import MEMORY, Decision, Key, Memory
 from optilock.unit.parts import Part
@@ -38,16 +48,6 @@ from optilock.unit.refused_locks import may_go_on, note_added_lock
 from optilock.unit.second_sessions import watch_statements
 from optilock.unit.sessions import forget_engine_choice, lock_where_written
 from optilock.unit.strategies import Adaptive, Strategy, adaptive_of
-from optilock.watched.rows.locked import order_of, rows_to_lock
-from optilock.watched.rows.reads_by_key import (
-    match_simple_key,
-    one_or_none,
-    send_query_by_key,
-    uses_own_query,
-)
-from optilock.watched.rows.stored import rows_at
-from optilock.watched.session.connections import bind_to_write, connection_to_write
-from optilock.watched.session.record import READS_KEY, session_record
 
 
 class Reading(RowsOfUnit):

@@ -24,11 +24,11 @@ from sqlalchemy import select
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Mapper, Session
 
+from optilock._watched.session.connections import connection_to_write
+from optilock._watched.session.record import SessionRecord
 from optilock.dialects import Cause, database_of, database_of_error
 from optilock.dialects.transient import cause_of
 from optilock.unit.heat import Key, Memory
-from optilock.watched.session.connections import connection_to_write
-from optilock.watched.session.record import SessionRecord
 
 #: An attribute of an error: the query would not have failed without the lock of the strategy.
 _OWN_LOCK = "_optilock_own_lock"

@@ -25,7 +25,7 @@ A fixed wait with a little jitter would keep them together
 Each attempt computes its values from the rows that it reads. A value that a person has typed is the
 same in each attempt. An attempt that would write it over another user's change, which its author
 has not seen, raises :class:`optilock.WouldOverwrite`, unless the row's resolver wants that value
-(:mod:`optilock.watched.guard.repeats`). Such a value needs a tag (:func:`optilock.expect`).
+(:mod:`optilock._watched.guard.repeats`). Such a value needs a tag (:func:`optilock.expect`).
 
 Edges: inside a running unit of work a retry runs once and lets the error out, because a part of a
 transaction cannot be repeated. ``CancelledError``, ``KeyboardInterrupt`` and ``SystemExit`` pass at
@@ -44,6 +44,15 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast, get_args, overload
 
 from optilock import events
+from optilock._watched.guard.outside_edits import put_back
+from optilock._watched.guard.running_attempts import (
+    RepeatValues,
+    Rows,
+    RunningAttempt,
+    add_wanted,
+    repeats_of,
+)
+from optilock._watched.guard.stored_work import stored_by
 from optilock.dialects.transient import FINAL, is_transient
 from optilock.errors import CommitOutcomeUnknown, ConfigurationError
 from optilock.unit.durations import (
@@ -57,15 +66,6 @@ from optilock.unit.failures import name_of_failed, report_failures, reported_end
 from optilock.unit.refused_locks import is_of_added_lock
 from optilock.unit.repeatable import is_async, require_repeatable, returned_by
 from optilock.unit.running_units import begin_attempt, end_attempt, inside_unit
-from optilock.watched.guard.outside_edits import put_back
-from optilock.watched.guard.running_attempts import (
-    RepeatValues,
-    Rows,
-    RunningAttempt,
-    add_wanted,
-    repeats_of,
-)
-from optilock.watched.guard.stored_work import stored_by
 
 if TYPE_CHECKING:
     import tenacity

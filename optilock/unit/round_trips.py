@@ -13,11 +13,11 @@
 The last write goes with COMMIT. Four places do that, in this order
 (``docs/decisions/fewer-round-trips.md``):
 
-1. This module puts an :class:`~optilock.watched.session.record.Ending` on the session's record,
+1. This module puts an :class:`~optilock._watched.session.record.Ending` on the session's record,
    and lets the last flush run inside ``session.commit()`` (:func:`flush_inside_commit`), after the
    listeners of ``before_commit``, so that only the end follows the flush.
-2. :mod:`optilock.watched.guard.batch` defers the rows of the flush.
-3. :mod:`optilock.watched.guard.batch` hands the deferred rows to the Ending, if
+2. :mod:`optilock._watched.guard.batch` defers the rows of the flush.
+3. :mod:`optilock._watched.guard.batch` hands the deferred rows to the Ending, if
    nothing was sent before them in this flush. Otherwise they are sent as usual.
 4. ``optilock/dialects/postgresql/last_writes.py`` has the Ending, over the ``line.py`` of a
    connection of psycopg and its ``cursors.py``.
@@ -43,22 +43,22 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from sqlalchemy import Connection, Dialect, Engine
 from sqlalchemy.orm import Session
 
-from optilock.dialects import database_of
-from optilock.errors import ConfigurationError
-from optilock.mapped import facts, place_of
-from optilock.mapping.original_values import edit_that_counts
-from optilock.undocumented.flushes import (
+from optilock._mapped import facts, place_of
+from optilock._mapping.original_values import edit_that_counts
+from optilock._undocumented.flushes import (
     is_opened_by_session,
     listeners_of,
     stored_states_to_flush,
 )
+from optilock._watched.guard.promises import can_check_last, hold_by_locks
+from optilock._watched.rows.stored import MOST_CHECKED
+from optilock._watched.scopes.transaction import has_scopes_to_end
+from optilock._watched.session.connections import binds_of_sessions
+from optilock._watched.session.record import record_of
+from optilock.dialects import database_of
+from optilock.errors import ConfigurationError
 from optilock.unit.durations import Seconds, in_seconds
 from optilock.unit.parts import Part
-from optilock.watched.guard.promises import can_check_last, hold_by_locks
-from optilock.watched.rows.stored import MOST_CHECKED
-from optilock.watched.scopes.transaction import has_scopes_to_end
-from optilock.watched.session.connections import binds_of_sessions
-from optilock.watched.session.record import record_of
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine

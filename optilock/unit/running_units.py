@@ -27,7 +27,7 @@ from operator import attrgetter
 from typing import TypeVar
 from weakref import ref
 
-from optilock.watched.guard.running_attempts import RunningAttempt, attempt_here
+from optilock._watched.guard.running_attempts import RunningAttempt, attempt_here
 
 U = TypeVar("U")
 

@@ -21,14 +21,14 @@ from typing import Any
 
 from sqlalchemy import Connection, Engine, event
 
+from optilock._undocumented.connections import only_looks
+from optilock._undocumented.statements import waits_for_rows
+from optilock._watched.session.record import READS_KEY
 from optilock.dialects import database_of
 from optilock.errors import SelfDeadlock
-from optilock.undocumented.connections import only_looks
-from optilock.undocumented.statements import waits_for_rows
 from optilock.unit.heat import MEMORY
 from optilock.unit.running_units import units_around
 from optilock.unit.sessions import same_database
-from optilock.watched.session.record import READS_KEY
 
 #: The class Engine, once its statements are looked at.
 _watching: list[type[Engine]] = []

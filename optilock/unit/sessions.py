@@ -29,17 +29,17 @@ from sqlalchemy import Connection, Engine, event
 from sqlalchemy.orm import Mapper, Session, scoped_session, sessionmaker
 from sqlalchemy.orm.attributes import instance_state
 
+from optilock._mapped import State
+from optilock._undocumented.connections import set_options
+from optilock._undocumented.statements import locks_rows
+from optilock._watched.guard.installation import guard_class
+from optilock._watched.guard.release import check_release
+from optilock._watched.rows.entries import detached_copy
+from optilock._watched.session.connections import bind_to_write, refuse_shards
+from optilock._watched.session.order import add_step
+from optilock._watched.session.record import RECORD_KEY, Owner, SessionRecord
+from optilock._watched.writes.send import require_row_counts_of
 from optilock.errors import ConfigurationError
-from optilock.mapped import State
-from optilock.undocumented.connections import set_options
-from optilock.undocumented.statements import locks_rows
-from optilock.watched.guard.installation import guard_class
-from optilock.watched.guard.release import check_release
-from optilock.watched.rows.entries import detached_copy
-from optilock.watched.session.connections import bind_to_write, refuse_shards
-from optilock.watched.session.order import add_step
-from optilock.watched.session.record import RECORD_KEY, Owner, SessionRecord
-from optilock.watched.writes.send import require_row_counts_of
 
 #: An attribute of a session class: its guarded subclass.
 _UNIT_CLASS = "_optilock_unit_class"

@@ -21,6 +21,19 @@ from sqlalchemy.exc import DBAPIError, InvalidRequestError
 from sqlalchemy.orm import Session
 
 from optilock import events
+from optilock._undocumented.flushes import begin_never_again, was_committed
+from optilock._watched.guard.ended_transactions import (
+    capture,
+    conflict_after_rollback,
+    guard_commit,
+)
+from optilock._watched.guard.promises import check_before_commit, flush_last
+from optilock._watched.rows.rolled_back import restore_values, values_of
+from optilock._watched.scopes.transaction import end_scopes, has_scopes_to_end
+from optilock._watched.session.commit_events import WrittenRows, rows_to_publish
+from optilock._watched.session.record import options as guard_options
+from optilock._watched.session.record import record_of
+from optilock._watched.writes.send import require_row_counts
 from optilock.dialects import Database
 from optilock.dialects.connections import error_that_lost, roll_back_all
 from optilock.dialects.transient import ended_by_conflict
@@ -29,7 +42,6 @@ from optilock.exactly_once.hooks import Hook
 from optilock.exactly_once.keys import KeyedCall
 from optilock.exactly_once.units import TokenOfUnit
 from optilock.serialize import without_handled
-from optilock.undocumented.flushes import begin_never_again, was_committed
 from optilock.unit import parts as parts_of_every_unit
 from optilock.unit import running_units
 from optilock.unit.failures import note_failure
@@ -45,14 +57,6 @@ from optilock.unit.sessions import (
     forget_engine_choice,
     with_options,
 )
-from optilock.watched.guard.ended_transactions import capture, conflict_after_rollback, guard_commit
-from optilock.watched.guard.promises import check_before_commit, flush_last
-from optilock.watched.rows.rolled_back import restore_values, values_of
-from optilock.watched.scopes.transaction import end_scopes, has_scopes_to_end
-from optilock.watched.session.commit_events import WrittenRows, rows_to_publish
-from optilock.watched.session.record import options as guard_options
-from optilock.watched.session.record import record_of
-from optilock.watched.writes.send import require_row_counts
 
 _log = logging.getLogger("optilock")
 

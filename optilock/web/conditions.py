@@ -43,6 +43,7 @@ from sqlalchemy import inspect
 from sqlalchemy.orm import InstanceState, Session
 
 from optilock import entities
+from optilock._mapping.scopes import Scope
 from optilock.conditions.request import STAR, compared
 from optilock.entities import Stored
 from optilock.errors import (
@@ -52,7 +53,6 @@ from optilock.errors import (
     PreconditionRequired,
 )
 from optilock.events import report
-from optilock.mapping.scopes import Scope
 from optilock.preconditions.entity_tags import PLAIN, ETags
 from optilock.preconditions.rfc9110 import Fields, Precondition, Profile, Require, required
 from optilock.preconditions.scopes import AnySession, expect_scope, verify_scope

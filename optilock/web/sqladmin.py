@@ -35,13 +35,13 @@ from typing import Any
 
 from sqlalchemy import inspect
 
+from optilock._mapped import HINT_ADD_TOKEN, facts
+from optilock._watched.guard.installation import watch
 from optilock.errors import BadPrecondition, ConfigurationError
 from optilock.errors.base import extra
-from optilock.mapped import HINT_ADD_TOKEN, facts
 from optilock.preconditions.entity_tags import ETags
 from optilock.preconditions.filled_forms import FilledForm
 from optilock.preconditions.signed_values import read_seen
-from optilock.watched.guard.installation import watch
 
 with extra("sqladmin"):
     import sqladmin

@@ -14,6 +14,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Mapper, RelationshipDirection, Session
 from sqlalchemy.orm.attributes import set_committed_value
 
+from optilock._mapped import Identity, facts
 from optilock.dialects.transient import ended_by_conflict
 from optilock.errors import (
     BadPrecondition,
@@ -23,7 +24,6 @@ from optilock.errors import (
     PreconditionRequired,
 )
 from optilock.errors.base import extra
-from optilock.mapped import Identity, facts
 from optilock.preconditions.client_values import reason_to_refuse
 from optilock.preconditions.entity_tags import ETags
 from optilock.preconditions.expectations import expect

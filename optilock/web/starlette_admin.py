@@ -22,9 +22,9 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
 from optilock import expect
+from optilock._mapped import facts
 from optilock.errors import BadPrecondition, ConcurrencyError
 from optilock.errors.base import extra
-from optilock.mapped import facts
 from optilock.preconditions.entity_tags import PLAIN, tag_of_entry
 from optilock.preconditions.form_fields import shortened_text
 

@@ -27,12 +27,12 @@ from optilock import (
     unit_of_work,
     watch,
 )
+from optilock._watched.session.record import record_of
 from optilock.check import check
 from optilock.errors import TransactionEnded
 from optilock.queue import Message, Queue
 from optilock.tables.names import commit_tokens
 from optilock.tables.queue import message_tables
-from optilock.watched.session.record import record_of
 from tests.database.queue.test_worker import Running, left
 from tests.engines import skip_without
 from tests.support.models import Account

@@ -12,9 +12,9 @@ from sqlalchemy.orm import Session
 from checks.explore.pairs import GUARDED, LIKES
 from checks.explore.rows import Guarded, Likes
 from optilock import UnitOfWork, merge_fields, unit_of_work, watch
+from optilock._watched.rows import entries
+from optilock._watched.session.transaction import TransactionRecord
 from optilock.testing import explore
-from optilock.watched.rows import entries
-from optilock.watched.session.transaction import TransactionRecord
 
 
 def likes(sessions: Any) -> tuple[Callable[[], Any], Callable[[], Any]]:

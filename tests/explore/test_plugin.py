@@ -18,7 +18,7 @@ import sys
 def test_nothing_is_imported_for_tests_that_use_no_fixture():
     assert not [name for name in sys.modules if name.split(".")[0] in ("sqlalchemy", "tenacity")]
     assert {name for name in sys.modules if name.split(".")[0] == "optilock"} == {
-        "optilock", "optilock.old_paths", "optilock.pytest_plugin"
+        "optilock", "optilock._old_paths", "optilock.pytest_plugin"
     }
 
 def test_the_option_is_the_limit(explore, tmp_path):

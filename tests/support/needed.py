@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import shutil
 from typing import NoReturn
 
 import pytest
 from sqlalchemy import Engine, text
 
-__all__ = ["needed", "two_phases"]
+__all__ = ["needed", "program", "two_phases"]
 
 
 def needed(reason: str) -> NoReturn:
@@ -16,6 +17,12 @@ def needed(reason: str) -> NoReturn:
     if os.environ.get("CI") == "true":
         pytest.fail(reason)
     pytest.skip(reason)
+
+
+def program(name: str) -> str:
+    """Where it is."""
+    found = shutil.which(name)
+    return found or needed(f"{name} is not on PATH: install your system's package {name}")
 
 
 def two_phases(engine: Engine) -> None:

@@ -1,6 +1,6 @@
 """``--reached=FOLDER``: write which lines of the library each test runs, for :mod:`tests.of`.
 
-A plugin of pytest's, registered by ``tests/conftest.py``. It needs Python 3.12: ``sys.monitoring``
+A plugin of pytest's, registered by ``tests/plugin.py``. It needs Python 3.12: ``sys.monitoring``
 (PEP 669) tells each line once a test, so that a run takes hardly longer. Each process writes a
 file: of each test function its seconds of processor time, and its lines by their files.
 """

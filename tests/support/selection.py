@@ -7,7 +7,7 @@ finds little:
 * Without an option each value of each parameter runs once. The engine changes from one to the
   next, and a test without parameters runs on one engine; a hash of its name says which, among
   those that this machine has. What is marked ``@pytest.mark.full`` does not run, as the tests of
-  :mod:`tests.deployments` and the other modes of an engine by ``@pytest.mark.modes(full=True)``;
+  :mod:`checks.deployments` and the other modes of an engine by ``@pytest.mark.modes(full=True)``;
   nor do the engines that ``@pytest.mark.usually`` does not name, unless the test is about none
   that it names. Of what ``@pytest.mark.tenth`` marks, because it is dear, a tenth of that runs.
 * With ``--full`` each *pair* of two values runs, too, the engine among them: two kinds that go
@@ -35,7 +35,7 @@ from typing import Any
 
 import pytest
 
-from tests import deployments
+from checks import deployments
 from tests.engines import ASYNC, CAPABILITIES, missing
 
 __all__ = [

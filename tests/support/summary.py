@@ -1,6 +1,6 @@
 """What a run ends with: how many tests did not run, and why, a line for each reason.
 
-A plugin of pytest's, registered by ``tests/conftest.py``. Where tests are spread over processes the
+A plugin of pytest's, registered by ``tests/plugin.py``. Where tests are spread over processes the
 processes tell the first one how many they have left out.
 """
 

@@ -1,6 +1,6 @@
 """``--times``: what the tests of each folder took; ``--budget``: whether that is too much.
 
-A plugin of pytest's, registered by ``tests/conftest.py``. Processor time is that of the test's own
+A plugin of pytest's, registered by ``tests/plugin.py``. Processor time is that of the test's own
 process and of the programs that the test started and waited for; the difference to the clock is
 waiting, and the turns of other processes. Where tests are spread over processes, each tells the
 first one what it has measured.
@@ -150,7 +150,7 @@ def complaints(
 ) -> Iterable[str]:
     """A sentence for each folder that needs more than its budget, or has none."""
     for folder, inside in sorted(_of_folders(tests).items()):
-        if not folder.startswith("tests/"):
+        if not folder.startswith(("tests/", "apps/", "checks/")):
             continue
         if folder not in budget:
             yield f"{folder} has no row in tests/budget.toml: add one with what it needs."

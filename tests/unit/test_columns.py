@@ -19,8 +19,8 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects import mysql, postgresql
 
-from optilock.columns.kinds import has_places
-from optilock.columns.values import can_hold, surely_holds
+from optilock._columns.kinds import has_places
+from optilock._columns.values import can_hold, surely_holds
 from optilock.dialects import database_of
 
 SQLITE = create_engine("sqlite://").dialect

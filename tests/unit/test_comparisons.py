@@ -31,7 +31,7 @@ from sqlalchemy import (
 from sqlalchemy.orm import DeclarativeBase, Mapped, aliased, mapped_column
 
 from optilock import Versioned
-from optilock.watched.statements.unguarded import compares_version
+from optilock._watched.statements.unguarded import compares_version
 
 
 class Base(DeclarativeBase):

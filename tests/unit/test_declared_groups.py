@@ -25,8 +25,8 @@ from sqlalchemy.orm import (
 )
 
 from optilock import ConfigurationError, Versioned, watch
+from optilock._mapped import facts, joined_groups
 from optilock.errors import Computed, Entry
-from optilock.mapped import facts, joined_groups
 from optilock.resolvers import per_field
 from optilock.resolvers.resolution import Resolution
 from optilock.resolvers.rules import check_on_conflict, merge_fields

@@ -30,7 +30,7 @@ from sqlalchemy.orm import (
 from sqlalchemy.types import TypeDecorator
 
 from optilock import ConfigurationError, Versioned
-from optilock.mapped import facts
+from optilock._mapped import facts
 from optilock.serialize import difference
 from optilock.tokens import CompareValues, Counter, Manual, RowVersion, Timestamp, Unique
 from tests.support.hash_token import Hash

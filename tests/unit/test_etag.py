@@ -20,10 +20,10 @@ from sqlalchemy.orm import (
 )
 from sqlalchemy.orm.attributes import set_committed_value
 
+from optilock._versioned import Versioned
 from optilock.errors import ConfigurationError
 from optilock.preconditions.entity_tags import ETags, etag_of
 from optilock.tokens import Unique
-from optilock.versioned import Versioned
 from tests.support.tags import version_text
 
 #: RFC 9110 section 8.8.3: DQUOTE *etagc DQUOTE, etagc = %x21 / %x23-7E; without obs-text.

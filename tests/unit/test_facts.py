@@ -10,7 +10,7 @@ from sqlalchemy import Integer, String, func
 from sqlalchemy.orm import DeclarativeBase, Mapped, column_property, mapped_column
 
 from optilock import Versioned
-from optilock.mapped import facts
+from optilock._mapped import facts
 from optilock.tokens import CompareValues, Manual, RowVersion, Unique
 
 

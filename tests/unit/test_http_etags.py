@@ -24,7 +24,7 @@ from sqlalchemy.orm import (
 from sqlalchemy.orm.attributes import set_committed_value
 
 from optilock import ConfigurationError, Versioned, etag_of, watch
-from optilock.columns.texts import key_text, text_of, version_in
+from optilock._columns.texts import key_text, text_of, version_in
 from optilock.errors import BadPrecondition
 from optilock.preconditions import entity_tags
 from optilock.preconditions.entity_tags import PLAIN, ETags

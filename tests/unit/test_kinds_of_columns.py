@@ -13,10 +13,10 @@ import sqlalchemy as sa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from optilock.columns.form_texts import is_read
-from optilock.columns.kinds import KINDS, read_key, row_of
-from optilock.columns.texts import text_of, version_in
-from optilock.columns.values import Limits, can_hold
+from optilock._columns.form_texts import is_read
+from optilock._columns.kinds import KINDS, read_key, row_of
+from optilock._columns.texts import text_of, version_in
+from optilock._columns.values import Limits, can_hold
 from optilock.preconditions.form_fields import Field
 
 

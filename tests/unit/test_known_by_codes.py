@@ -31,12 +31,12 @@ from optilock import (
     unit_of_work,
     watch,
 )
+from optilock._mapping.triggers import trigger_ddl
 from optilock.dialects import Cause, Database, KnownByCodes, database_of, register
 from optilock.dialects.known_by_codes import DuckDB, Oracle, SQLServer
 from optilock.dialects.registry import MODULES
 from optilock.dialects.transient import cause_of
 from optilock.errors import TransactionEnded
-from optilock.mapping.triggers import trigger_ddl
 from optilock.rollout import roll_out
 from optilock.tokens import Counter, RowVersion
 from optilock.tokens.guard_trigger import GuardTrigger

@@ -12,12 +12,12 @@ from sqlalchemy import Column, ForeignKey, Integer, create_engine, inspect, sele
 from sqlalchemy.orm import DeclarativeBase, Session, mapped_column, sessionmaker
 
 from optilock import ConfigurationError, Versioned, leases, watch
+from optilock._mapped import facts
+from optilock._versioned import expected_tables
 from optilock.errors import BadPrecondition
 from optilock.leases import ENDLESS, Leasable, Lease, LeaseHeld, LeaseLost, LeasePolicy, Name
 from optilock.leases.values import milliseconds, new_id
-from optilock.mapped import facts
 from optilock.tokens import CompareValues, RowVersion
-from optilock.versioned import expected_tables
 
 COLUMNS = ["lease_id", "lease_since", "lease_until", "lease_length", "lease_fence", "lease_holder"]
 

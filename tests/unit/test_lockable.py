@@ -7,7 +7,7 @@ from sqlalchemy import func, literal_column, select, union
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.orm import Bundle, aliased, joinedload
 
-from optilock.watched.rows.locked import rows_to_lock
+from optilock._watched.rows.locked import rows_to_lock
 from tests.support.models import Account, Animal, Comment, Dog, Post, Tag
 
 OTHER = aliased(Post)

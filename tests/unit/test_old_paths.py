@@ -14,7 +14,7 @@ import pytest
 
 import optilock.unit
 from optilock import Entry, OptilockError
-from optilock.old_paths import MODULES, NAMES
+from optilock._old_paths import MODULES, NAMES
 
 #: One object of each class, as release 0.1 pickled it.
 PICKLED = json.loads((Path(__file__).parents[1] / "data" / "pickled_by_0_1.json").read_text())
@@ -33,7 +33,6 @@ STAYED = [
     "leases:LeaseHeld",
     "leases:LeaseLost",
     "leases:LeasePolicy",
-    "mapping.triggers:trigger_ddl",
     "queue:AsyncQueue",
     "queue:Draft",
     "queue:MessageNotFound",

@@ -11,7 +11,7 @@ from sqlalchemy import JSON, PickleType, inspect
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from optilock import Versioned
-from optilock.mapping.original_values import kept_names
+from optilock._mapping.original_values import kept_names
 
 
 class Base(DeclarativeBase):

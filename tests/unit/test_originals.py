@@ -22,7 +22,7 @@ from sqlalchemy.orm.attributes import flag_modified, set_committed_value
 from sqlalchemy.pool import StaticPool
 
 from optilock import ConcurrencyError, ConfigurationError, Versioned, watch
-from optilock.watched.rows.entries import attempt_of
+from optilock._watched.rows.entries import attempt_of
 
 
 class Base(DeclarativeBase):

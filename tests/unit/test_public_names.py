@@ -18,8 +18,8 @@ from click.testing import CliRunner
 import optilock
 import optilock.testing
 from optilock import entities
+from optilock._mapping.checks import _OPTIONS
 from optilock.cli import commands
-from optilock.mapping.checks import _OPTIONS
 from optilock.unit.options import Options
 
 ROOT = Path(__file__).parents[2]
@@ -244,6 +244,24 @@ with optilock.serializable(engine) as session:
     print(session.get_one(Page, 1).title)
 engine.dispose()
 """
+
+
+PAGES = [
+    page
+    for page in (ROOT / "docs").rglob("*")
+    if page.suffix in {".md", ".rst"} and not {"contributing", "decisions"} & {*page.parts}
+]
+
+
+def test_each_room_without_an_underscore_is_a_word_of_the_documentation() -> None:
+    words = "\n".join(page.read_text() for page in PAGES)
+    rooms = {path.stem for path in (ROOT / "optilock").iterdir() if path.suffix in {"", ".py"}}
+    public = {room for room in rooms if not room.startswith("_")} - {"cli"}  # a command
+    assert {room for room in public if f"optilock.{room}" not in words} == set()
+
+
+def test_no_page_for_users_names_a_private_module() -> None:
+    assert [page for page in PAGES if re.search(r"optilock\._[a-z]", page.read_text())] == []
 
 
 def test_a_unit_of_work_needs_sqlalchemy_and_tenacity_only() -> None:

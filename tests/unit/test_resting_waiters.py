@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from optilock.coroutines import run_to_end
+from optilock._coroutines import run_to_end
 from optilock.queue.connections import FEW
 from optilock.queue.waiters import RestingWaiters
 from tests.support.waiting import LIMIT

@@ -22,12 +22,12 @@ from sqlalchemy.orm import (
 )
 
 from optilock import ConfigurationError, Versioned
+from optilock._mapping.scopes import scoped_tables
+from optilock._watched.scopes.transaction import ScopeVersion, entry_of_scope, runs
 from optilock.dialects import database_of
 from optilock.errors import Entry
-from optilock.mapping.scopes import scoped_tables
 from optilock.preconditions import ETags, Scope
 from optilock.tables import exact_text
-from optilock.watched.scopes.transaction import ScopeVersion, entry_of_scope, runs
 from tests.support.rooms import ALL, EIGHT, SEVEN, Booking
 
 

@@ -9,7 +9,7 @@ from sqlalchemy.dialects import mysql, postgresql, sqlite
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from optilock import Versioned
-from optilock.watched.statements.sql_text import (
+from optilock._watched.statements.sql_text import (
     calls_code,
     tables_added_to,
     tables_changed,

@@ -229,7 +229,7 @@ def test_xmin_is_called_xmin() -> None:
 
 
 def test_a_trigger_for_an_unknown_database_is_refused() -> None:
-    from optilock.mapping.triggers import trigger_ddl
+    from optilock._mapping.triggers import trigger_ddl
 
     table = doc(RowVersion()).__table__
     with pytest.raises(ConfigurationError, match=r"RowVersion\(\) works on .*, not on mssql"):
@@ -237,7 +237,7 @@ def test_a_trigger_for_an_unknown_database_is_refused() -> None:
 
 
 def test_the_trigger_of_a_table_in_a_schema_is_in_that_schema() -> None:
-    from optilock.mapping.triggers import trigger_ddl
+    from optilock._mapping.triggers import trigger_ddl
 
     table = doc(RowVersion()).__table__
     ddl = trigger_ddl(table, table.c.version, postgresql.dialect(), schema="some where")

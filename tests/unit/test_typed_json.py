@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from optilock.columns.texts import dump_values, load_values
+from optilock._columns.texts import dump_values, load_values
 from tests.support.ids import told
 
 

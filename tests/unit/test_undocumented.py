@@ -52,8 +52,8 @@ from sqlalchemy.sql import func, lambda_stmt
 
 import optilock
 from optilock import ConfigurationError, Versioned
-from optilock.undocumented import check, connections, flushes, mappers, statements
-from optilock.undocumented.connections import (
+from optilock._undocumented import check, connections, flushes, mappers, statements
+from optilock._undocumented.connections import (
     default_in_ddl,
     doubles_percents,
     has_begin_listeners,
@@ -63,7 +63,7 @@ from optilock.undocumented.connections import (
     level_on_connect,
     reads_json_itself,
 )
-from optilock.undocumented.flushes import (
+from optilock._undocumented.flushes import (
     classes_to_flush,
     expire_with_savepoint,
     is_flushing,
@@ -78,7 +78,7 @@ from optilock.undocumented.flushes import (
     transaction_of,
     unmark_deleted,
 )
-from optilock.undocumented.mappers import (
+from optilock._undocumented.mappers import (
     AskingListeners,
     always_load,
     ask_listeners,
@@ -96,7 +96,7 @@ from optilock.undocumented.mappers import (
     names_left_out,
     registries,
 )
-from optilock.undocumented.statements import (
+from optilock._undocumented.statements import (
     add_shared_lock,
     cache_key_of,
     criteria_of,
@@ -119,7 +119,7 @@ from optilock.undocumented.statements import (
     upsert_of,
     values_of,
 )
-from optilock.watched.guard.self_test import find_faults
+from optilock._watched.guard.self_test import find_faults
 
 
 class Base(DeclarativeBase):
@@ -176,7 +176,7 @@ def test_nothing_else_of_it_is_used():
     """A name of SQLAlchemy that begins with an underscore stands in this one folder."""
     ours, found = {"_optilock"}, set()
     for path in Path(optilock.__file__).parent.rglob("*.py"):
-        if path.parent.name == "undocumented":
+        if path.parent.name == "_undocumented":
             continue
         tree = ast.parse(path.read_text())
         own = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
@@ -698,7 +698,7 @@ def test_who_fetches_rows_a_few_at_a_time_is_known(streams):
 
 
 def test_the_installed_release_has_all_names_and_flushes_as_a_known_one():
-    """C2: where this fails with a new release, ``undocumented/check.py`` says what to do."""
+    """C2: where this fails with a new release, ``_undocumented/check.py`` says what to do."""
     assert check.missing_names() == []
     assert check.is_known_release()
     assert check.unknown_functions() == []
@@ -776,7 +776,7 @@ def test_every_private_name_is_tried_or_asked_for():
     finally:
         sys.setprofile(None)
     for code in tried:
-        if "undocumented" in code.co_filename:
+        if "_undocumented" in code.co_filename:
             asked.update(check._words_of(code))
     used: dict[str, str] = {}
     for module in (connections, flushes, mappers, statements):
@@ -803,7 +803,7 @@ def functions_in(module: ModuleType) -> Iterator[FunctionType]:
 
 
 def test_modules_of_sqlalchemy_that_are_imported_are_documented():
-    """An undocumented one may be renamed, so it is looked up (``undocumented/names.py``)."""
+    """An undocumented one may be renamed, so it is looked up (``_undocumented/names.py``)."""
     documented = {
         *("sqlalchemy", "sqlalchemy.engine", "sqlalchemy.engine.default", "sqlalchemy.exc"),
         *("sqlalchemy.orm", "sqlalchemy.orm.attributes", "sqlalchemy.orm.collections"),

@@ -28,8 +28,8 @@ from sqlalchemy.orm.exc import StaleDataError
 from sqlalchemy.pool import StaticPool
 
 from optilock import ConcurrencyError, ConfigurationError, Versioned, watch
+from optilock._watched.session.record import is_watched
 from optilock.tokens import Unique
-from optilock.watched.session.record import is_watched
 
 
 class Base(DeclarativeBase):

@@ -38,7 +38,7 @@ from sqlalchemy.pool import StaticPool
 from sqlmodel import Field, SQLModel
 
 from optilock import ConfigurationError, Versioned
-from optilock.mapped import facts
+from optilock._mapped import facts
 from optilock.tokens import Counter, Unique
 from tests.support.lost_update import base, is_protected
 

@@ -11,8 +11,8 @@ import sqlalchemy as sa
 from sqlalchemy.pool import StaticPool
 from werkzeug.serving import make_server
 
+from tests.support.chromium import Page, chromium, window
 from tests.web.form_pages import COLUMNS, Row, as_stored, as_written, on_flask, sessions_of
-from tests.wiki.windows import Page, chromium, window
 
 pytestmark = [pytest.mark.full]
 

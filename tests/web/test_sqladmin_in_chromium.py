@@ -13,8 +13,8 @@ from starlette.applications import Starlette
 from optilock import Versioned
 from optilock.preconditions.entity_tags import ETags
 from optilock.web.sqladmin import Admin, ModelView
+from tests.support.chromium import chromium, window
 from tests.support.serving import asgi
-from tests.wiki.windows import chromium, window
 
 pytestmark = pytest.mark.full
 

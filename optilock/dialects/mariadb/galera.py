@@ -31,10 +31,10 @@ from weakref import WeakKeyDictionary
 from sqlalchemy import Connection, Dialect, Table, text
 from sqlalchemy.exc import DBAPIError
 
+from optilock._undocumented.connections import raise_as_of
 from optilock.dialects.connections import send_afterwards, undo_at_checkin
 from optilock.dialects.mariadb.causes import number_of
 from optilock.errors import ConfigurationError
-from optilock.undocumented.connections import raise_as_of
 
 #: Another transaction was first.
 _ABORTED = 1213

@@ -18,10 +18,10 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from optilock._undocumented.statements import is_server_side
 from optilock.dialects.connections import goes_with_next_commit, undo_at_checkin
 from optilock.dialects.mariadb.commit_tokens import DRIVERS, goes_with_commit
 from optilock.dialects.waits import LONGEST_PAUSE
-from optilock.undocumented.statements import is_server_side
 
 _MARK = "/* optilock: ends with a pause */"
 #: True of every row: a read that has it in its WHERE sets the limit.

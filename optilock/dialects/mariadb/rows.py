@@ -31,6 +31,8 @@ import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.compiler import compiles
 
+from optilock._mapped import Identity
+from optilock._undocumented.connections import has_bind_expression
 from optilock.conditions.condition import parameter
 from optilock.conditions.write import Shape, Write
 from optilock.dialects.mariadb.causes import number_of
@@ -43,8 +45,6 @@ from optilock.dialects.rows import (
     lock_and_read,
 )
 from optilock.dialects.values import key_is_one_of, rows_with_keys
-from optilock.mapped import Identity
-from optilock.undocumented.connections import has_bind_expression
 
 #: One statement stays well below ``max_allowed_packet`` (16 MiB by default).
 _ROWS = 1000

@@ -9,7 +9,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.types import TypeEngine
 
-from optilock.columns.values import Limits
+from optilock._columns.values import Limits
 from optilock.dialects.quoting import ALL_OF_MARIADB, ALL_OF_MARIADB_ANSI, Quoting
 from optilock.dialects.values import Values
 from optilock.tokens.sql_functions import (

@@ -15,7 +15,7 @@ from sqlalchemy import ColumnElement, Dialect, TypeDecorator, cast, types
 from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.types import TypeEngine
 
-from optilock.undocumented.connections import has_bind_expression
+from optilock._undocumented.connections import has_bind_expression
 
 #: Types that an array carries as they are.
 _PLAIN = (

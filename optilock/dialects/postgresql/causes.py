@@ -10,9 +10,9 @@ from typing import Any
 
 from sqlalchemy.exc import DBAPIError
 
+from optilock._undocumented.connections import is_raised_while_connecting
 from optilock.dialects.causes import Cause
 from optilock.dialects.refusals import Refusals
-from optilock.undocumented.connections import is_raised_while_connecting
 
 #: The function of the server that says "cached plan must not change result type", in whatever
 #: language; a feature that is not supported has the same SQLSTATE.

@@ -21,14 +21,14 @@ from weakref import WeakSet
 
 from sqlalchemy import Connection, Dialect, event
 
-from optilock.coroutines import result_of
+from optilock._coroutines import result_of
+from optilock._mapped import DESCRIBED_ONCE
+from optilock._undocumented.connections import has_statement_listeners, raise_as_of
+from optilock._undocumented.statements import CursorFetchStrategy
 from optilock.dialects.connections import KEPT, undo_at_checkin
 from optilock.dialects.locks import BEGINS
 from optilock.dialects.postgresql.line import IDLE, Line
 from optilock.dialects.trips import NoteTrip
-from optilock.mapped import DESCRIBED_ONCE
-from optilock.undocumented.connections import has_statement_listeners, raise_as_of
-from optilock.undocumented.statements import CursorFetchStrategy
 
 
 class _OnLine:

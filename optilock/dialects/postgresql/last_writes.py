@@ -19,7 +19,7 @@ before and after the writes, by statements that raise, too (READ COMMITTED only)
 sent in the form that raises, and one that is added to is not sent with COMMIT: it has no such form.
 
 If a listener sends a statement of its own before one of these (``before_cursor_execute``), nothing
-goes with COMMIT, and the guard (:mod:`optilock.watched.guard.batch`) sends the rows as
+goes with COMMIT, and the guard (:mod:`optilock._watched.guard.batch`) sends the rows as
 usual.
 
 After a miss the guard sends the rows once more, and learns which of them missed. Where another
@@ -35,6 +35,7 @@ from typing import Any
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
+from optilock._undocumented.connections import has_listeners_after_statements
 from optilock.conditions.write import NO_CHECKS, Checks, SingleWrite, Statement, Write
 from optilock.dialects.postgresql.forms import raising_statement
 from optilock.dialects.postgresql.line import Line
@@ -42,7 +43,6 @@ from optilock.dialects.postgresql.rows import BOUND, is_mark
 from optilock.dialects.residue import Interposed, Residue
 from optilock.dialects.rows import execute_unguarded
 from optilock.dialects.transaction_ends import ignore_ends, refuse_ended
-from optilock.undocumented.connections import has_listeners_after_statements
 
 #: A cancelled task waits for the last writes, and should not do so for ever: without another limit,
 #: it waits ten seconds for each lock, or briefly, where the unit's writes do.
@@ -55,7 +55,7 @@ LOCK_TIMEOUT = (
 class LastWrites:
     """Sends the last writes of a unit with COMMIT.
 
-    It is an :class:`~optilock.watched.session.record.Ending`.
+    It is an :class:`~optilock._watched.session.record.Ending`.
     """
 
     def __init__(self, line: Line, *, careful: bool = False) -> None:

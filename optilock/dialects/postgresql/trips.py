@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from sqlalchemy import Connection, Dialect
 
+from optilock._undocumented.connections import skips_rollback
 from optilock.dialects.postgresql.cursors import describe_once, open_line
 from optilock.dialects.postgresql.last_writes import LOCK_TIMEOUT, LastWrites
 from optilock.dialects.postgresql.line import has_pipelines
 from optilock.dialects.trips import NoteTrip, Trips
 from optilock.errors import ConfigurationError
-from optilock.undocumented.connections import skips_rollback
 
 
 class PostgreSQLTrips(Trips):

@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 from sqlalchemy import Dialect, types
 
-from optilock.columns.values import Limits
+from optilock._columns.values import Limits
 from optilock.dialects.quoting import ALL_OF_POSTGRESQL, Quoting
 from optilock.dialects.values import Values
 from optilock.tokens.sql_functions import (

@@ -16,10 +16,10 @@ from uuid import UUID
 from sqlalchemy import ColumnElement, Connection, LargeBinary, Select, Table, cast
 from sqlalchemy.dialects.sqlite import insert
 
+from optilock._undocumented.statements import listen_on
 from optilock.dialects.connections import send_afterwards
 from optilock.dialects.queue_sql import HandlerConnection, Messages
 from optilock.errors import OptilockError
-from optilock.undocumented.statements import listen_on
 
 
 class SQLiteMessages(Messages):

@@ -6,7 +6,7 @@ from types import MappingProxyType
 
 import sqlalchemy as sa
 
-from optilock.columns.values import Limits
+from optilock._columns.values import Limits
 from optilock.dialects.quoting import SQLITE, Quoting
 from optilock.dialects.values import Values
 from optilock.tokens.sql_functions import (

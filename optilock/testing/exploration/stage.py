@@ -18,9 +18,9 @@ from sqlalchemy import Connection, Engine
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import NullPool
 
+from optilock._mapped import all_mappers
 from optilock.dialects import database_of
 from optilock.errors import ConfigurationError, describe
-from optilock.mapped import all_mappers
 from optilock.testing.exploration.touches import Known
 from optilock.testing.exploration.values import shown_value
 from optilock.unit import forget_hot_rows

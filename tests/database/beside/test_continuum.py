@@ -17,8 +17,8 @@ from sqlalchemy.orm import (
 )
 
 from optilock import Versioned, client_wins, merge_fields, store_wins, watch
-from optilock.watched.session import order
-from optilock.watched.session.record import GUARD_KEY
+from optilock._watched.session import order
+from optilock._watched.session.record import GUARD_KEY
 from tests.support.models import own_base
 
 pytestmark = pytest.mark.needs("resolves-in-place")

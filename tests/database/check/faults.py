@@ -14,9 +14,9 @@ from sqlalchemy import Computed, Integer, String, text
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 from optilock import Versioned
+from optilock._versioned import expected_tables
 from optilock.dialects import database_of
 from optilock.tokens import Counter, Manual, RowVersion, Timestamp, Unique
-from optilock.versioned import expected_tables
 from tests.support.migrating import migrate
 
 

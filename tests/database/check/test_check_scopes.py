@@ -9,10 +9,10 @@ from sqlalchemy import Engine, ForeignKey, inspect
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from optilock import Versioned
+from optilock._mapping.scope_triggers import scope_trigger_of
 from optilock.check import check
 from optilock.dialects import database_of
 from optilock.dialects.values import plain_ddl
-from optilock.mapping.scope_triggers import scope_trigger_of
 from optilock.tables.names import scopes
 from tests.support.rooms import Base, Booking, Room
 

@@ -18,13 +18,13 @@ from sqlalchemy.ext.asyncio import async_sessionmaker
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sessionmaker
 
 from optilock import ConfigurationError, UnitOfWork, Versioned, watch
+from optilock._watched.guard import connection as guarded_connections
+from optilock._watched.session.record import SessionRecord
 from optilock.leases import ENDLESS, Leasable, LeaseHeld, acquire
 from optilock.shares import Shared, SharingViolation
 from optilock.shares import open as open_handle
 from optilock.tables.names import SHARES
 from optilock.testing import count_statements
-from optilock.watched.guard import connection as guarded_connections
-from optilock.watched.session.record import SessionRecord
 from tests.support.models import key, own_base
 from tests.support.work import calls_of
 

@@ -322,7 +322,7 @@ def test_a_trigger_that_is_missing_is_noticed(tables, watched, engine):
 
 
 def _drop_trigger(connection: Connection, table: Any) -> None:
-    from optilock.mapping.triggers import trigger_ddl
+    from optilock._mapping.triggers import trigger_ddl
 
     for statement in trigger_ddl(table, table.c.version, connection.dialect).drop:
         connection.exec_driver_sql(statement)

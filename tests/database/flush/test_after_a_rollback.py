@@ -10,9 +10,9 @@ from sqlalchemy.dialects import mysql, postgresql, sqlite
 from sqlalchemy.orm import Mapped, Session, mapped_column, relationship
 
 from optilock import ConcurrencyError, PreconditionFailed, Versioned, client_wins, expect, verify
+from optilock._watched.session.record import session_record as watched_state
 from optilock.errors import ConfigurationError
 from optilock.tokens import CompareValues
-from optilock.watched.session.record import session_record as watched_state
 from tests.support.models import Account, Base, Comment, Note, Post, key
 from tests.support.two_writers import Do
 

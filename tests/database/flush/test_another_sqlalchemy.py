@@ -20,14 +20,14 @@ from sqlalchemy.orm import Mapped, Mapper, Session, sessionmaker
 from sqlalchemy.util import LRUCache
 
 from optilock import ConcurrencyError, ConfigurationError, UnitOfWork, Versioned, events, watch
+from optilock._undocumented import check, flushes, names
+from optilock._watched.guard import flush as guarded_flushes
+from optilock._watched.guard import self_test
+from optilock._watched.guard.own_flush import installed_release
+from optilock._watched.guard.release import check_release
+from optilock._watched.guard.self_test import find_faults
 from optilock.tokens import Counter, Unique
-from optilock.undocumented import check, flushes, names
 from optilock.unit import require_conditions
-from optilock.watched.guard import flush as guarded_flushes
-from optilock.watched.guard import self_test
-from optilock.watched.guard.own_flush import installed_release
-from optilock.watched.guard.release import check_release
-from optilock.watched.guard.self_test import find_faults
 from tests.support.models import key, own_base
 
 
@@ -163,7 +163,7 @@ def test_a_first_flush_that_the_guard_does_not_see_is_refused(
                 one.title = "mine"
         with monkeypatch.context() as patched, pytest.raises(ConfigurationError) as refused:
             patched.setattr(
-                "optilock.watched.guard.flush.intercept", lambda flush, connection: None
+                "optilock._watched.guard.flush.intercept", lambda flush, connection: None
             )
             session.flush()
         assert "does not know" in str(refused.value)
@@ -314,17 +314,17 @@ CHANGES: dict[str, tuple[str, Any, str]] = {
         "parts of sessions",
     ),
     "an attribute of a result": (
-        "optilock.watched.guard.route.AcceptedResult.rowcount",
+        "optilock._watched.guard.route.AcceptedResult.rowcount",
         property(lose_rows, lambda self, count: None),
         "matched",
     ),
     "another entry": (
-        "optilock.watched.guard.flush.intercept",
+        "optilock._watched.guard.flush.intercept",
         lambda flush, connection: None,
         "StaleDataError",
     ),
     "another meaning": (
-        "optilock.undocumented.statements.is_ordered",
+        "optilock._undocumented.statements.is_ordered",
         lambda statement: False,
         "parts of statements",
     ),

@@ -41,10 +41,10 @@ from sqlalchemy.orm.attributes import flag_modified
 from sqlalchemy.orm.exc import StaleDataError
 
 from optilock import ConcurrencyError, Versioned, merge_fields, touch, verify, watch
+from optilock._watched.guard import connection as guarded_connections
+from optilock._watched.guard import flush as guarded_flushes
 from optilock.statements import no_bump
 from optilock.tokens import Counter, Timestamp
-from optilock.watched.guard import connection as guarded_connections
-from optilock.watched.guard import flush as guarded_flushes
 from tests.support.models import key, own_base
 
 Base = own_base()

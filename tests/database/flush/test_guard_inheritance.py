@@ -14,9 +14,9 @@ from sqlalchemy.orm import (
 )
 
 from optilock import ConfigurationError, Versioned, client_wins, merge_fields, store_wins, watch
+from optilock._watched.session.record import options
 from optilock.statements import no_bump
 from optilock.tokens import CompareValues, Counter, Timestamp
-from optilock.watched.session.record import options
 from tests.support.models import (
     Animal,
     Base,

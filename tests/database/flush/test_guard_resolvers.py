@@ -782,7 +782,7 @@ def test_a_relationship_shows_the_parent_that_is_stored(store, watched, other, s
 
 
 def test_a_refused_resolution_can_be_told_another_resolver(store, watched, other, refused, stored):
-    from optilock.watched.session.record import options
+    from optilock._watched.session.record import options
 
     session, account = prepared(store, watched, merge_fields, 2)
     account.balance = 10

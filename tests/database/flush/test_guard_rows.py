@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from optilock import Versioned
+from optilock._watched.statements.bulk import rows_to_update
 from optilock.dialects import database_of
 from optilock.dialects.rows import judge
 from optilock.tokens import Counter
-from optilock.watched.statements.bulk import rows_to_update
 from tests.support.models import Account, Native, Note, Odd, Ranked, Seat
 
 pytestmark = pytest.mark.modes(full=True)

@@ -17,8 +17,8 @@ from optilock import (
     store_wins,
     watch,
 )
+from optilock._watched.session.record import is_strict, session_record
 from optilock.resolvers import OnDelete
-from optilock.watched.session.record import is_strict, session_record
 from tests.support.models import Account, Note, Post, Stamped, Tag
 from tests.support.needed import two_phases
 

@@ -265,7 +265,7 @@ def test_eight_writers_add_and_none_of_them_conflicts(engine, store, stored, kin
 def test_without_it_they_conflict(engine, store, stored, monkeypatch):
     """The test above would notice."""
     monkeypatch.setattr(
-        "optilock.watched.guard.route.is_commuting_write", lambda flush, write: False
+        "optilock._watched.guard.route.is_commuting_write", lambda flush, write: False
     )
     store(Liked(id=1))
 

@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy.orm import Session, sessionmaker
 
 from optilock import touch, watch
-from optilock.watched.session import order
+from optilock._watched.session import order
 from tests.support.models import Account
 from tests.support.work import calls_of
 
@@ -25,8 +25,8 @@ PROGRAM = """
     from sqlalchemy import ForeignKey, create_engine
     from sqlalchemy.orm import *
     from optilock import ConcurrencyError, UnitOfWork, Versioned, touch, verify, watch
-    from optilock.watched.session import order
-    import optilock.watched.guard.installation
+    from optilock._watched.session import order
+    import optilock._watched.guard.installation
 
     class Base(DeclarativeBase): pass
 
@@ -132,7 +132,7 @@ def test_two_watched_classes_one_above_the_other_call_each_step_once(
             session.get_one(Account, 1).note = "changed"
             session.commit()
 
-    files = ("watched/guard/flush.py", "watched/guard/session_events.py")
+    files = ("_watched/guard/flush.py", "_watched/guard/session_events.py")
     called = [name for file, name in calls_of(work) if file.endswith(files)]
     steps = ("_after_begin", "before_flush", "after_flush", "_after_commit")
     assert [called.count(step) for step in steps] == [1] * len(steps)
@@ -168,7 +168,7 @@ def test_a_step_is_asked_only_by_sessions_that_have_something_for_it(
             session.commit()
 
     work()
-    ours = [name for file, name in calls_of(work) if "/optilock/watched/rows/touch" in file]
+    ours = [name for file, name in calls_of(work) if "/optilock/_watched/rows/touch" in file]
     assert ours == []
 
 

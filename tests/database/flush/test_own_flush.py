@@ -23,7 +23,7 @@ from sqlalchemy.orm import (
 )
 
 from optilock import Versioned, touch, watch
-from optilock.watched.guard import flush as guarded_flushes
+from optilock._watched.guard import flush as guarded_flushes
 from tests.support.models import key, own_base
 
 Base = own_base()

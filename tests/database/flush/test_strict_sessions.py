@@ -483,7 +483,7 @@ def test_who_does_not_ask_pays_nothing(engine, rows):
     called = calls_of(work)
     names = {"refuse_forgotten_rows", "refuse_forgotten_statement"}
     assert not [
-        f for f, name in called if f.endswith("watched/statements/strict_mode.py") or name in names
+        f for f, name in called if f.endswith("_watched/statements/strict_mode.py") or name in names
     ]
 
 

@@ -27,6 +27,7 @@ from optilock import (
     shares,
     watch,
 )
+from optilock._watched.session.connections import separate_connection
 from optilock.dialects import database_of
 from optilock.dialects.at_once import lock_at_once
 from optilock.leases import ENDLESS, Leasable, LeaseHeld, LeaseLost, LeasePolicy, Name, Names
@@ -35,7 +36,6 @@ from optilock.shares import HandleLost
 from optilock.tables.names import SHARES, share_handles
 from optilock.testing import count_statements
 from optilock.tokens.sql_functions import ServerTime
-from optilock.watched.session.connections import separate_connection
 from tests.support.models import key, own_base
 from tests.support.waiting import (
     LIMIT,

@@ -9,8 +9,8 @@ from sqlalchemy import ForeignKey, String, inspect, text
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, sessionmaker
 
 from optilock import ConfigurationError, Versioned, watch
+from optilock._mapped import facts
 from optilock.check import check
-from optilock.mapped import facts
 from optilock.testing.counting import count_statements
 from optilock.tokens import Counter
 from tests.support.migrating import revise, run

@@ -8,7 +8,7 @@ from sqlalchemy.dialects import mysql, postgresql, sqlite
 from sqlalchemy.orm import Mapped, Session, mapped_column, sessionmaker
 
 from optilock import ConcurrencyError, ConfigurationError, Versioned, watch
-from optilock.mapping.triggers import moved_column, trigger_ddl, trigger_name
+from optilock._mapping.triggers import moved_column, trigger_ddl, trigger_name
 from optilock.testing import count_statements
 from optilock.tokens import RowVersion
 from tests.support.models import Base, key

@@ -12,9 +12,9 @@ from sqlalchemy import ForeignKey
 from sqlalchemy.orm import Mapped, Session, mapped_column, relationship
 
 from optilock import ConfigurationError, Versioned, etag_of
+from optilock._watched.session.record import is_watched
 from optilock.statements import no_bump
 from optilock.testing import count_statements
-from optilock.watched.session.record import is_watched
 from tests.support.models import Account, Base, key
 from tests.support.orders import Label, Line, Order, Part
 from tests.support.orders import session as session

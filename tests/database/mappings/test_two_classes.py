@@ -16,7 +16,7 @@ from optilock import (
     merge_fields,
     store_wins,
 )
-from optilock.mapping.tables import is_shared
+from optilock._mapping.tables import is_shared
 from optilock.tokens import CompareValues
 from tests.support.ids import told
 

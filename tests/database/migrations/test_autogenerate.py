@@ -9,7 +9,7 @@ from sqlalchemy import BigInteger, Integer, MetaData, SmallInteger, String, text
 from sqlalchemy.orm import DeclarativeBase, Mapped, configure_mappers, mapped_column, sessionmaker
 
 from optilock import Versioned, touch, watch
-from optilock.mapping.tables import classes_over
+from optilock._mapping.tables import classes_over
 from optilock.tokens import Counter, RowVersion, Timestamp, Unique
 from tests.support import models as every
 from tests.support.migrating import migrate, revise, run, shape, triggers

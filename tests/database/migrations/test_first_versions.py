@@ -11,8 +11,8 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 from sqlalchemy.schema import CreateColumn, CreateTable
 
 from optilock import Versioned
+from optilock._mapping.first_versions import write_first_versions
 from optilock.dialects import database_of
-from optilock.mapping.first_versions import write_first_versions
 from optilock.testing import count_statements
 from optilock.tokens import Counter, Manual, Token
 from tests.support.migrating import each_token, migrate, revise, run, send

@@ -27,9 +27,9 @@ from sqlalchemy.dialects import mysql
 from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.orm import DeclarativeBase, Session, mapped_column
 
+from optilock._versioned import Versioned
 from optilock.preconditions.entity_tags import PLAIN, ETags
 from optilock.tokens import RowVersion, UtcDateTime
-from optilock.versioned import Versioned
 from tests.support.tags import version_text
 
 MOMENT = datetime(2026, 1, 2, 3, 4, 5)

@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import create_engine, text
 from sqlalchemy.orm import Session
 
-from optilock.coroutines import run_to_end
+from optilock._coroutines import run_to_end
 from optilock.queue import Queue
 from optilock.queue.connections import FEW
 from optilock.queue.waiters import LONGEST, Ear, ListeningWaiter, PollingWaiter

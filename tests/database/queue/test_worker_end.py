@@ -15,7 +15,7 @@ from optilock_apps.servers import free_port
 from sqlalchemy import create_engine, event, make_url, text
 from sqlalchemy.exc import OperationalError
 
-from optilock.coroutines import run_to_end
+from optilock._coroutines import run_to_end
 from optilock.queue import Queue
 from optilock.queue.worker_state import can_continue_after
 from tests.database.queue.test_worker import Running, left

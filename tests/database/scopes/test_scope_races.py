@@ -14,9 +14,9 @@ from sqlalchemy import Engine, create_engine, event, select
 from sqlalchemy.orm import Session, sessionmaker
 
 from optilock import lock, retrying, unit_of_work, verify, watch
+from optilock._watched.scopes import transaction
 from optilock.dialects import Cause
 from optilock.dialects.transient import cause_of
-from optilock.watched.scopes import transaction
 from tests.engines import Target
 from tests.support.rooms import Seat
 
@@ -176,6 +176,6 @@ def test_scopes_moved_in_the_order_of_the_program_would_deadlock(busy, monkeypat
         note(session, mapper, keys)
         transaction._write(session, transaction.scopes_of(session))
 
-    monkeypatch.setattr("optilock.watched.scopes.flush.note_moves", note_moves)
+    monkeypatch.setattr("optilock._watched.scopes.flush.note_moves", note_moves)
     monkeypatch.setattr(transaction, "_may_wait_for_commit", lambda *_: False)
     assert any(deadlocks(busy, threads=4, rounds=10, first=n) for n in range(0, 200, 10))

@@ -26,8 +26,8 @@ from optilock import (
     verify,
     watch,
 )
+from optilock._mapping.scope_triggers import scope_trigger_of
 from optilock.dialects import database_of
-from optilock.mapping.scope_triggers import scope_trigger_of
 from optilock.tables import exact_text
 from optilock.tables.names import scopes
 from tests.support.migrating import migrate, revise, run, send

@@ -26,6 +26,7 @@ from optilock import (
     verify,
     watch,
 )
+from optilock._watched.scopes import transaction
 from optilock.dialects import Cause
 from optilock.dialects.scope_rows import ScopeRows
 from optilock.dialects.transient import cause_of
@@ -33,7 +34,6 @@ from optilock.errors import BadPrecondition
 from optilock.tables import exact_text
 from optilock.tables.names import commit_tokens, scopes
 from optilock.tokens import CompareValues
-from optilock.watched.scopes import transaction
 from tests.support.rooms import ALL, SEVEN, Booking, Shift
 
 

@@ -9,10 +9,10 @@ from sqlalchemy import delete, event, func, insert, select, text, update
 from sqlalchemy.orm import Session
 
 from optilock import UnitOfWork, bulk_delete, bulk_update, entities, etag_of, verify
+from optilock._watched.statements import scopes as scopes_of_statements
 from optilock.statements import no_bump
 from optilock.tables.names import commit_tokens
 from optilock.testing import count_statements
-from optilock.watched.statements import scopes as scopes_of_statements
 from tests.support.rooms import SEVEN, Booking, Room, Seat, Shift
 from tests.support.work import calls_of
 

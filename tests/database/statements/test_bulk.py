@@ -14,9 +14,9 @@ from optilock import (
     bulk_update,
     verify,
 )
+from optilock._watched.statements.bulk import Done
 from optilock.testing import count_statements
 from optilock.tokens import RowVersion
-from optilock.watched.statements.bulk import Done
 from tests.support.models import (
     Account,
     Base,

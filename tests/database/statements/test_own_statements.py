@@ -10,10 +10,10 @@ from sqlalchemy import Engine, bindparam, delete, event, select, update
 from sqlalchemy.orm import Mapped, Session
 
 from optilock import ConcurrencyError, Versioned, expect, touch, verify
+from optilock._watched.session.record import session_record as watched_state
 from optilock.statements import no_bump
 from optilock.testing import count_statements
 from optilock.tokens import CompareValues, RowVersion, Timestamp
-from optilock.watched.session.record import session_record as watched_state
 from tests.support.models import Animal, Base, Note, Page, key
 from tests.support.two_writers import Do
 

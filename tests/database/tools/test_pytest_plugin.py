@@ -20,9 +20,9 @@ from sqlalchemy import Engine, StaticPool, create_engine, make_url, update
 from sqlalchemy.orm import sessionmaker
 
 from optilock import ConfigurationError
+from optilock._watched.guard import installation
 from optilock.testing.lost_updates import assert_no_lost_update
 from optilock.testing.sessions_under_test import SessionsUnderTest
-from optilock.watched.guard import installation
 from tests.engines import Target
 from tests.support.models import Account
 from tests.support.needed import needed

@@ -13,10 +13,10 @@ from sqlalchemy import create_engine, event, select
 from sqlalchemy.orm import Session, sessionmaker
 
 from optilock import ConfigurationError, UnitOfWork, expect, touch, unit_of_work, verify, watch
-from optilock.mapping.tables import features_in_use
+from optilock._mapping.tables import features_in_use
+from optilock._watched.session.record import SessionRecord
 from optilock.preconditions import overwrite
 from optilock.unit.heat import MEMORY
-from optilock.watched.session.record import SessionRecord
 from tests.support.models import Account
 from tests.support.work import calls_of
 

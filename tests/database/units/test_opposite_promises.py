@@ -11,10 +11,10 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, sessionmaker
 
 from optilock import UnitOfWork, Versioned, events, retrying, unit_of_work, verify
+from optilock._watched.rows.locked import _places_of_tables
 from optilock.dialects import Cause
 from optilock.dialects.transient import cause_of
 from optilock.unit.heat import MEMORY
-from optilock.watched.rows.locked import _places_of_tables
 from tests.support.models import Account, Note
 
 WRITERS, UNITS, ROWS = 6, 40, 3

@@ -31,10 +31,10 @@ from optilock import (
     unit_of_work,
     watch,
 )
+from optilock._watched.guard.running_attempts import attempt_here
+from optilock._watched.session.record import record_of
 from optilock.resolvers import Resolution
 from optilock.unit import Adaptive
-from optilock.watched.guard.running_attempts import attempt_here
-from optilock.watched.session.record import record_of
 from optilock.web.problems import problem_of
 from tests.support.ids import told
 from tests.support.models import Animal, Comment, Dog, Post

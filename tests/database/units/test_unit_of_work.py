@@ -24,6 +24,8 @@ from sqlalchemy.orm import (
 from sqlalchemy.orm.exc import StaleDataError
 
 from optilock import events
+from optilock._versioned import Versioned
+from optilock._watched.session.record import is_watched
 from optilock.errors import (
     CommitOutcomeUnknown,
     ConcurrencyError,
@@ -36,8 +38,6 @@ from optilock.unit.async_unit import AsyncUnitOfWork
 from optilock.unit.isolation import Isolation
 from optilock.unit.retries import retrying
 from optilock.unit.units import UnitOfWork, repeatable_read, unit_of_work
-from optilock.versioned import Versioned
-from optilock.watched.session.record import is_watched
 from tests.support.waiting import turn
 
 pytestmark = pytest.mark.modes
