@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from datetime import date
 from functools import partial
 
@@ -20,6 +20,7 @@ from optilock.live import Changes
 from optilock.live.rows import RowState
 from optilock.live.streams import Follower
 from optilock.preconditions.entity_tags import ETags
+from tests.support.failing_servers import restarted
 from tests.support.models import Account, Native, Note, Seat
 from tests.support.waiting import until, until_awaited
 
@@ -211,6 +212,24 @@ async def test_nothing_is_missed_while_the_listener_is_away(engine, drafts, capl
             assert (await page.told())["fields"] is None
         write(engine, Draft, 3, title="after it")
         assert (await opened[2].told())["fields"] == ["title"]
+
+
+@pytest.mark.full
+@on_postgresql
+async def test_no_page_is_behind_after_the_server_was_killed(engine, drafts):
+    """Each of 200 pages is told of the write after it; that before it is perhaps not kept."""
+    rows = [(Draft, n) for n in range(1, 201)]
+    write_all = text("UPDATE drafts SET body = 'new', version = :version WHERE id < 201")
+    async with following(engine, *rows) as opened:
+        with engine.begin() as connection:
+            connection.execute(write_all, {"version": 2})
+        with ExitStack() as stack:
+            await asyncio.to_thread(stack.enter_context, restarted(engine))
+            with engine.begin() as connection:
+                connection.execute(write_all, {"version": 3})
+            for page in opened:
+                while not (await page.told())["tag"].endswith('.3"'):
+                    pass
 
 
 @on_postgresql
