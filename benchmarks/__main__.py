@@ -54,6 +54,7 @@ BENCHMARKS = (
     "queue",
     "scopes",
     "telemetry",
+    "live",
 )
 
 

@@ -74,6 +74,7 @@ RUNS: Mapping[str, Run] = {
     "guard_trigger": Run(Plan(rounds=20)),
     "rollout": Run(Plan(quick=True), _SERVERS),
     "telemetry": Run(Plan(rounds=80)),
+    "live": Run(Plan(rounds=40)),
 }
 
 

@@ -33,6 +33,7 @@ from sqlalchemy.orm import Mapper
 from optilock._mapped import facts, opts_out
 from optilock._mapping import (
     attribute,
+    change_notices,
     checks,
     first_versions,
     moves,
@@ -139,6 +140,8 @@ class Versioned:
         the reaction of a trigger to an UPDATE by another program that leaves the version as it was:
         ``"bump"`` moves the version, ``"reject"`` refuses the UPDATE; migrations create the trigger
         (:mod:`optilock.alembic.operations`)
+    ``__version_notify__``
+        ``True``: triggers notify listeners of changed rows, on PostgreSQL (:mod:`optilock.live`)
     ``__problem_fields__``
         attributes whose values a problem document may show to a client
         (:mod:`optilock.web.problems`); none by default
@@ -160,6 +163,7 @@ class Versioned:
     __on_conflict__: ClassVar[Resolver | ResolverObject | None] = None
     __on_delete__: ClassVar[OnDelete | None] = None
     __version_guard__: ClassVar[Policy | None] = None
+    __version_notify__: ClassVar[bool] = False
     __problem_fields__: ClassVar[Collection[str]] = ()
     __version_author__: ClassVar[str | None] = None
     __version_time__: ClassVar[str | None] = None
@@ -190,6 +194,8 @@ def _give_token(mapper: Mapper[Any], cls: type[Any]) -> None:
             triggers.guard_with_table(table, lambda: expected.guard)
         if cls.__version_scopes__ and (cls.__version_guard__ is not None or token.has_trigger):
             scope_triggers.create_with_table(mapper, table)
+        if cls.__version_notify__:
+            change_notices.create_with_table(table)
         mapper.version_id_col = column
         mapper.version_id_generator = token.generator
     if mapper.inherits is None or mapper.concrete:

@@ -19,7 +19,14 @@ from optilock.dialects import Database, base
 #: The most questions of one class, and lines of the file that lists the features.
 _QUESTIONS, _LINES = 12, 200
 #: Features of which an engine names a class that is made where it is used.
-_MADE_ELSEWHERE = {"catalogue", "guard_triggers", "messages", "rollout", "scope_triggers"}
+_MADE_ELSEWHERE = {
+    "catalogue",
+    "change_notices",
+    "guard_triggers",
+    "messages",
+    "rollout",
+    "scope_triggers",
+}
 
 
 def _classes() -> Iterator[type]:

@@ -10,5 +10,6 @@ original_values  values as they were read: for ``CompareValues``, and copies of 
 tables           tables and the versions that they carry
 scopes           the scopes of a class
 scope_triggers   the triggers that move scopes for other programs
+change_notices   the triggers that notify of changed rows
 ===============  ===================================================================================
 """

@@ -250,6 +250,7 @@ _OPTIONS = (
     "__version_root_of__",
     "__version_scopes__",
     "__version_guard__",
+    "__version_notify__",
     "__merge_together__",
     "__on_conflict__",
     "__on_delete__",

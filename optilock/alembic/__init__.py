@@ -24,6 +24,8 @@ Importing the module adds these operations to ``op``:
     the trigger that makes the versions of a ``RowVersion``
 ``create_scope_trigger``, ``drop_scope_trigger``
     the triggers that move scopes when other programs write rows
+``add_change_notice``, ``drop_change_notice``
+    the triggers that notify listeners of changed rows
 ``create_optilock_tables``, ``upgrade_…``, ``downgrade_…``, ``drop_optilock_tables``
     a set of optilock's own tables (:mod:`optilock.tables`)
 
@@ -31,6 +33,7 @@ Importing the module adds these operations to ``op``:
 operations                the base of all operations; triggers, and sets of optilock's own tables
 version_column            the column of a token
 scope_triggers            the triggers that move scopes
+change_notices            the triggers that notify of changed rows
 roll_out                  the same column, while others write the table
 waits                     the bounded wait for the lock of a table
 plugin                    the module that Alembic loads whenever it is imported
@@ -47,6 +50,7 @@ Use them outside ``batch_alter_table``: they change each database in its own way
 (autogenerate does).
 """
 
+from optilock.alembic.change_notices import AddChangeNotice, DropChangeNotice
 from optilock.alembic.operations import (
     CreateGuardTrigger,
     CreateOptilockTables,
@@ -62,6 +66,7 @@ from optilock.alembic.scope_triggers import CreateScopeTrigger, DropScopeTrigger
 from optilock.alembic.version_column import AddVersionColumn, ChangeVersionColumn, DropVersionColumn
 
 __all__ = [
+    "AddChangeNotice",
     "AddVersionColumn",
     "ChangeVersionColumn",
     "CreateGuardTrigger",
@@ -69,6 +74,7 @@ __all__ = [
     "CreateScopeTrigger",
     "CreateVersionTrigger",
     "DowngradeOptilockTables",
+    "DropChangeNotice",
     "DropGuardTrigger",
     "DropOptilockTables",
     "DropScopeTrigger",

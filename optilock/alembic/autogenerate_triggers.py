@@ -24,9 +24,11 @@ from optilock._mapping.scope_triggers import scope_trigger_of
 from optilock._mapping.triggers import moved_column, trigger_ddl, trigger_name
 from optilock._versioned import ExpectedTable
 from optilock.alembic import operations as op
+from optilock.alembic.change_notices import AddChangeNotice, DropChangeNotice
 from optilock.alembic.scope_triggers import CreateScopeTrigger, DropScopeTrigger
 from optilock.alembic.version_column import ChangeVersionColumn
 from optilock.dialects import database_of
+from optilock.dialects.change_notices import ChangeNotice, is_notice
 from optilock.dialects.migrations import Found, GuardTriggers
 from optilock.dialects.scope_triggers import read_scope_mark
 from optilock.tokens import Counter, RowVersion
@@ -58,6 +60,7 @@ def add_trigger_operations(
         name = comparison.version(key, found, expected, without_default, key in remade)
         comparison.drop_others(key, found, name)
         comparison.scopes(key, found, expected, key in remade)
+        comparison.notices(key, found, expected)
     upgrade.ops[:] = [*comparison.before, *upgrade.ops, *comparison.after]
 
 
@@ -147,6 +150,19 @@ class _Comparison:
             self.before.append(DropScopeTrigger(stored))
         if wanted is not None:
             self.after.append(CreateScopeTrigger(wanted))
+
+    def notices(self, key: Key, found: list[Found], expected: ExpectedTable | None) -> None:
+        """Compare the triggers that notify of changed rows."""
+        schema, table = key
+        dialect = self.triggers.dialect
+        made = database_of(dialect).change_notices(dialect)
+        wanted = expected is not None and expected.mapper.class_.__version_notify__
+        if wanted and made.is_made(ChangeNotice(table, schema), found):
+            return
+        if any(is_notice(one.name) and not one.of_parent for one in found):
+            self.before.append(DropChangeNotice(table, schema=schema))
+        if wanted:
+            self.after.append(AddChangeNotice(table, schema=schema))
 
     def _hidden(self, key: Key, name: str) -> Found | None:
         schema, table = key

@@ -21,6 +21,7 @@ queue_sql         the statements of a queue; a folder, with a file for each use 
 tables            what reflection and migrations need beside SQLAlchemy and Alembic
 catalogue         the columns, keys and weaknesses of tables, read for all of them together
 scope_triggers    the triggers that move scopes for other programs
+change_notices    the triggers that notify of changed rows
 migrations        the triggers that versions depend on, and how a table in use gets a version
 causes            the meaning of an error's codes
 refusals          what a database refuses, by the same codes

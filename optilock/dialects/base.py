@@ -6,6 +6,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from optilock.dialects.catalogue import Catalogue
+from optilock.dialects.change_notices import ChangeNotices
 from optilock.dialects.commit_tokens import CommitTokens
 from optilock.dialects.ends import Ends
 from optilock.dialects.forms import Forms
@@ -94,6 +95,7 @@ class Database(Refusals):
     catalogue: type[Catalogue] = Catalogue
     guard_triggers: type[GuardTriggers] = GuardTriggers
     scope_triggers: type[ScopeTriggers] = ScopeTriggers
+    change_notices: type[ChangeNotices] = ChangeNotices
     rollout: type[Ways] = Ways
 
 

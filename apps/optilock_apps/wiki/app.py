@@ -10,7 +10,8 @@ It lives at the root of its host.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager
 from http import HTTPStatus
 
 from fastapi import FastAPI, Request, Response
@@ -20,6 +21,7 @@ from sqlalchemy import Engine
 from sqlalchemy.orm import sessionmaker
 from starlette.exceptions import HTTPException
 
+from optilock.live import Changes
 from optilock.preconditions.entity_tags import ETags
 from optilock.web.fastapi import install
 from optilock.web.problems import ERRORS, Problem, problem_of
@@ -35,6 +37,9 @@ from optilock_apps.wiki.texts import BadText
 __all__ = ["LEASE_SECONDS", "is_loopback", "wiki"]
 
 LEASE_SECONDS = 60.0
+
+#: Seconds between two questions for the pages that are open in an editor.
+_CHANGES_EVERY = 0.5
 
 #: The most characters of a client's name in the answer that it does not exist.
 _LONGEST = 64
@@ -63,10 +68,12 @@ def wiki(
     Raises:
         ConfigurationError: the secret is too short, or the lease too short or too long.
     """
-    app = FastAPI(title="optilock wiki", docs_url=None, redoc_url=None)
+    app = FastAPI(title="optilock wiki", docs_url=None, redoc_url=None, lifespan=_lifespan)
     keys = secrets.token_bytes(32) if secret is None else secret
     Page.__lease_policy__.length(lease_seconds)
-    app.state.wiki = Wiki(sessionmaker(engine), Seals(ETags([keys])), lease_seconds)
+    sessions = sessionmaker(engine)
+    changes = Changes(sessions, poll=_CHANGES_EVERY)
+    app.state.wiki = Wiki(sessions, Seals(ETags([keys])), lease_seconds, changes)
     app.state.hosts = None if hosts is None else {host.lower() for host in hosts}
     install(app)
     for kind in (HTTPException, RequestValidationError, BadText, *ERRORS):
@@ -77,6 +84,12 @@ def wiki(
     app.include_router(api.router)
     app.mount("/static", StaticFiles(packages=[("optilock_apps.wiki", "static")]))
     return app
+
+
+@asynccontextmanager
+async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
+    async with app.state.wiki.changes:
+        yield
 
 
 async def _protected(request: Request, go_on: Callable[[Request], Awaitable[Response]]) -> Response:

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 #: Seconds that a writer of a SQLite file waits for the others.
 _WAIT_FOR_LOCK = 30
+#: Seconds that the end waits for answers; the events of an open editor would never end.
+_WAIT_FOR_STREAMS = 3
 
 
 @click.command()
@@ -78,7 +80,10 @@ def wiki(
         prepare(engine)
         hosts = names if names or is_loopback(host) else None
         app = application(engine, lease_seconds=lease, hosts=hosts)
-        server = uvicorn.Server(uvicorn.Config(app, log_level="warning"))
+        config = uvicorn.Config(
+            app, log_level="warning", timeout_graceful_shutdown=_WAIT_FOR_STREAMS
+        )
+        server = uvicorn.Server(config)
         print(f"The wiki is at {_address(open_)} (Ctrl-C ends it)", flush=True)
         _serve(server, open_)
 

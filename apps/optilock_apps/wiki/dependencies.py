@@ -9,6 +9,7 @@ from typing import Annotated
 from fastapi import Depends, HTTPException, Request
 from sqlalchemy.orm import Session, sessionmaker
 
+from optilock.live import Changes
 from optilock_apps.wiki.seals import Seals
 from optilock_apps.wiki.texts import BadText, name_of
 
@@ -23,6 +24,8 @@ class Wiki:
     seals: Seals
     #: How long a user counts as editing without a further sign.
     lease_seconds: float
+    #: What the open editors are shown of other users' saves.
+    changes: Changes
 
 
 def _wiki(request: Request) -> Wiki:

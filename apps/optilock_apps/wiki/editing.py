@@ -8,17 +8,18 @@ usual. The lease spares people a conflict, because the second user is warned bef
     editing.lease          # the id, for the form of this editor only
     editing.since          # or since when another user has been editing the page
 
-The script of an open editor (``static/editing.js``) sends three requests:
+The script of an open editor (``static/editing.js``) sends these requests:
 
 =================================  =================================================
 POST ``/pages/{name}/editing``     I edit the page (``lease``: as I have done so far)
 GET ``/pages/{name}/editing``      is it being edited?
 POST ``/pages/{name}/editing/end`` I have stopped
+GET ``.../editing/changes``        saves of other users, as server-sent events
 =================================  =================================================
 
-The first two are answered with an :class:`Editing` and with the seconds until the next request. The
-id of a lease is in a form field and in an answer that no cache keeps, and never in an address:
-addresses are written into logs.
+Those to ``editing`` are answered with an :class:`Editing` and with the seconds until the next
+request. The id of a lease is in a form field and in an answer that no cache keeps, and never in an
+address: addresses are written into logs.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
@@ -35,6 +36,7 @@ from sqlalchemy.orm import Session
 from optilock import is_transient, leases
 from optilock.errors import BadPrecondition, NotFound
 from optilock.leases import LeaseHeld, LeaseLost
+from optilock.live.starlette import stream_changes
 from optilock_apps.wiki.dependencies import InWiki, Name, Wiki
 from optilock_apps.wiki.forms import Sent
 from optilock_apps.wiki.pages import Page
@@ -118,6 +120,12 @@ def left(wiki: InWiki, name: Name, form: Sent) -> Response:
     with wiki.sessions.begin() as session:
         end(session, name, form.lease)
     return Response(status_code=204)
+
+
+@router.get("/changes")
+async def follow(request: Request, wiki: InWiki, name: Name) -> Response:
+    # Everybody may read each page.
+    return await stream_changes(request, wiki.changes, Page, name, authorize=None)
 
 
 def begin_edit(wiki: Wiki, name: str, mine: str = "") -> Editing:

@@ -295,6 +295,34 @@ def test_a_form_on_a_page_of_another_site_saves_nothing(
     assert ada.locator("main .text").text_content() == TEA
 
 
+# -- somebody saves the page while it is edited here ---------------------------------------------
+
+
+def test_a_save_of_another_is_seen_while_typing_and_merged_with_one_press(
+    opened: Opened, name: str
+) -> None:
+    ada, bob, carol = opened(), opened(), opened(scripts=False)
+    for page in (ada, bob, carol):
+        page.goto(f"/pages/{name}/edit?anyway=yes")
+    note, box = bob.locator("#changed"), bob.get_by_label("Text")
+    assert note.is_hidden()
+    box.press("Control+End")
+    bob.keyboard.type("Dri")
+    ada.get_by_label("Your signature").fill("Ada")
+    save(ada, EARLY)
+    note.wait_for(timeout=60_000)
+    assert note.inner_text().startswith("Ada has changed this page just now. Your edits are kept")
+    bob.keyboard.type("nk.")
+    assert box.input_value() == TEA + "Drink."
+    assert carol.locator("#changed").is_hidden()
+
+    press(bob, "Save")
+    assert box.input_value() == EARLY + "Drink."
+    assert note.is_hidden()
+    press(bob, "Save the text in the box")
+    assert bob.locator("main .text").text_content() == EARLY + "Drink."
+
+
 # -- somebody edits the page -----------------------------------------------------------------------
 
 NOTICE = "Somebody has been editing this page since"

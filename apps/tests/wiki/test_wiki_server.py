@@ -111,6 +111,17 @@ def test_a_database_file_is_made_and_kept(folder: Path) -> None:
     (folder / "kept.db").unlink()
 
 
+@pytest.mark.full
+def test_it_ends_in_good_order_while_an_editor_follows_a_page(folder: Path) -> None:
+    with wiki_at(folder=folder) as here:
+        command = [program("curl"), "--silent", "--no-buffer", f"{here}pages/try/editing/changes"]
+        follower = subprocess.Popen(command, stdout=subprocess.PIPE)
+        assert follower.stdout is not None
+        assert follower.stdout.readline().startswith(b"retry: ")
+        assert curl(f"{here}pages/nowhere/editing/changes")[0] == 404
+    follower.communicate(timeout=30)
+
+
 def test_help_names_the_options(tmp_path: Path) -> None:
     done = in_process.optilock("wiki", "--help", folder=tmp_path)
     assert done.exit_code == 0

@@ -16,6 +16,7 @@ commit_tokens   the rows by which a unit finds out whether it is stored
 scope_rows      the rows with the versions of scopes
 queue_sql       the statements of a queue
 scope_triggers  the triggers that move scopes for other programs
+change_notices  the triggers that notify of changed rows
 migrations      the triggers of versions, how a table in use gets one, the catalogue
 causes          the meaning of error codes
 rows            the statement for many rows: plain, with brief waits, or raising on a miss

@@ -8,6 +8,7 @@ from optilock.dialects.base import (
     Database,
 )
 from optilock.dialects.postgresql.causes import PostgreSQLCodes
+from optilock.dialects.postgresql.change_notices import PostgreSQLChangeNotices
 from optilock.dialects.postgresql.commit_tokens import PostgreSQLTokens
 from optilock.dialects.postgresql.ends import PostgreSQLEnds
 from optilock.dialects.postgresql.forms import PostgreSQLForms
@@ -53,4 +54,5 @@ class PostgreSQL(PostgreSQLCodes, Database):
     catalogue = PostgreSQLCatalogue
     guard_triggers = PostgreSQLGuard
     scope_triggers = PostgreSQLScopeTriggers
+    change_notices = PostgreSQLChangeNotices
     rollout = PostgreSQLWays

@@ -51,18 +51,42 @@ function leave() {
   navigator.sendBeacon(`${notice.dataset.address}/end`, body);
 }
 
+// Of a save by another user the editor is told at once. The tag in its form names what it has seen,
+// so nothing is missed while the window is hidden, and a hidden one needs no connection.
+const changed = document.getElementById("changed");
+let events;
+
+function follow() {
+  events?.close();
+  if (!changed || document.hidden || saving) return;
+  const { value: seen } = lease.form.elements.tag;
+  events = new EventSource(`${changed.dataset.address}?${new URLSearchParams({ seen })}`);
+  events.onmessage = ({ data }) => {
+    const { by, deleted } = JSON.parse(data);
+    const what = deleted ? "deleted" : "changed";
+    changed.querySelector("strong").textContent = `${by ?? "Somebody"} has ${what} this page just now.`;
+    changed.hidden = false;
+  };
+}
+
 lease?.form.addEventListener("submit", () => {
   saving = true;
   clearTimeout(timer);
+  events?.close();
 });
-addEventListener("pagehide", leave);
+addEventListener("pagehide", () => {
+  leave();
+  events?.close();
+});
 addEventListener("pageshow", () => {
   saving = false;
+  follow();
   // What was reloaded was perhaps our own editor, whose end is still on its way.
   timer = setTimeout(beat, lease ? 0 : 1000);
 });
 document.addEventListener("visibilitychange", () => {
   if (!lease && !document.hidden) beat();
+  follow();
 });
 for (const text of document.querySelectorAll("[data-with-script]")) text.hidden = false;
 

@@ -1,0 +1,45 @@
+"""The answer with a row's events, for Starlette and FastAPI.
+
+::
+
+    @app.get("/pages/{key}/changes")
+    async def follow(key: int, request: Request) -> Response:
+        return await stream_changes(request, changes, Page, key, authorize=None)
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from optilock.errors.base import extra
+from optilock.live.changes import Changes
+from optilock.live.rows import Authorize
+from optilock.preconditions.entity_tags import ETags
+
+with extra("starlette"):
+    from starlette.requests import Request
+    from starlette.responses import StreamingResponse
+
+__all__ = ["stream_changes"]
+
+
+async def stream_changes(
+    request: Request,
+    changes: Changes,
+    model: type[Any],
+    key: Any,
+    *,
+    authorize: Authorize,
+    etags: ETags | None = None,
+) -> StreamingResponse:
+    """Return an answer with the row's events; its arguments are those of ``Changes.stream``.
+
+    The tag that the page shows is the query's ``seen``, and after a reconnect ``Last-Event-ID``.
+
+    Raises:
+        NotFound: there is no such row, or ``authorize`` has refused it (404).
+        ConfigurationError: the class has no version, or nothing runs ``async with changes``.
+    """
+    seen = request.headers.get("last-event-id") or request.query_params.get("seen")
+    events = await changes.stream(model, key, authorize=authorize, seen=seen, etags=etags)
+    return StreamingResponse(events, headers=dict(events.headers), media_type=events.media_type)
