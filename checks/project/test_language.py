@@ -156,6 +156,9 @@ def documented(tree: ast.Module) -> Iterator[tuple[str, str]]:
 IN_PLAIN_ENGLISH = [
     *("README.md", "docs/install.md", "docs/tasks.md", "docs/reference/faq.md"),
     *("docs/tutorial/*.md", "docs/cookbook/*.md", "docs/coming-from/*.md"),
+    *("docs/how-to/conflicts/hot-rows.md", "docs/how-to/conflicts/statements.md"),
+    *("docs/how-to/models/aggregates.md", "docs/how-to/models/scopes.md"),
+    *("docs/how-to/sessions/conditions.md", "docs/how-to/sessions/fewer-round-trips.md"),
 ]
 #: The most words of a page, code and tables included.
 MOST_WORDS = {
@@ -318,7 +321,7 @@ def test_the_headings_of_the_faq_are_messages_that_the_library_raises() -> None:
 #: Words of a page for users, code and tables included: more are two pages.
 LONGEST = 1_700
 #: All pages for users together.
-LONGEST_TOGETHER = 51_500
+LONGEST_TOGETHER = 51_000
 #: Pages for contributors, and the generated ones.
 NOT_READ_THROUGH = {"guarantees.md", "not-protected.md", "design.md"}
 FOR_USERS = [
