@@ -36,7 +36,7 @@ from sqlalchemy.pool import NullPool, SingletonThreadPool, StaticPool
 
 from optilock import events
 from optilock.dialects.engines import on_engine
-from optilock.errors import ConfigurationError, Entry, describe
+from optilock.errors import CommitOutcomeUnknown, ConfigurationError, Entry, describe
 from optilock.serialize import as_json
 from optilock.tables.conflicts import LONGEST, conflicts
 from optilock.telemetry.switch import Switch
@@ -181,11 +181,13 @@ class _ConflictLog(StandingPart):
 
     def after(self, session: Session, error: BaseException | None) -> None:
         records: list[_Record] = session.info.pop(_RECORDS, [])
-        failed = error is not None and not getattr(owner_of(session), "is_stored", False)
+        failed = None
+        if error is not None and not getattr(owner_of(session), "is_stored", False):
+            failed = "unknown" if isinstance(error, CommitOutcomeUnknown) else "failed"
         for record in records:
             mine = self._open.pop(id(record.entry), None) is not None  # no inner unit's
             if mine:
-                record.outcome = "failed" if failed else record.outcome or "raised"
+                record.outcome = failed or record.outcome or "raised"
         around = next((one for one in self._units() if one.session is not session), None)
         if around is not None and records:
             around.session.info.setdefault(_RECORDS, []).extend(records)

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.wiki.programs import served_by
 
+from apps.tests.programs import served_by
 from tests.support import in_process
 from tests.support.needed import needed
 from tests.support.serving import ask, wsgi

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, inspect, select
+from sqlalchemy import Engine, event, inspect, select
 from sqlalchemy.ext.asyncio import AsyncEngine, async_sessionmaker, create_async_engine
 from sqlalchemy.orm import Mapped, Session, mapped_column, sessionmaker
 from sqlalchemy.pool import NullPool
@@ -26,7 +26,7 @@ from optilock import (
     unit_of_work,
     watch,
 )
-from optilock.errors import PreconditionFailed
+from optilock.errors import CommitOutcomeUnknown, PreconditionFailed
 from optilock.statements import bulk_update
 from optilock.tables.conflicts import CONFLICTS, conflicts
 from optilock.telemetry import conflict_log
@@ -203,6 +203,20 @@ async def test_async_units_are_logged_by_an_engine_without_a_pool(async_engine):
             for one in tables:
                 await connection.run_sync(one.drop_all)
         await async_engine.dispose()
+
+
+@pytest.mark.engines("postgresql", "mariadb")
+def test_a_unit_whose_commit_was_not_answered_has_not_failed(sessions, log):
+    @event.listens_for(sessions, "before_commit", once=True)
+    def cut(session: Session) -> None:
+        session.connection().connection.driver_connection.close()
+
+    with (
+        pytest.raises(CommitOutcomeUnknown),
+        UnitOfWork(sessions, on_conflict=client_wins) as session,
+    ):
+        edit(session)
+    assert [one.outcome for one in log()] == ["unknown"]
 
 
 def test_the_command_shows_hot_classes_and_columns(engine, sessions, log, tmp_path):
