@@ -3,7 +3,7 @@
 ::
 
     $ optilock probe http://127.0.0.1:8000/api/pages/1            # five reads
-    $ optilock probe http://127.0.0.1:8000/api/pages/1 --write    # and about 45 writes
+    $ optilock probe http://127.0.0.1:8000/api/pages/1 --write    # and about 15 writes
 
 A client that read an old version sends it in ``If-Match``, and the server must refuse its write
 (RFC 9110 section 13.1.1). The probe does what such clients do: the first one changes the resource,

@@ -56,6 +56,7 @@ class _Probe(click.RichCommand):
 @click.option("--post", help="An address to which one POST is sent twice, with one key.")
 @click.option("--post-body", metavar="JSON", default="{}", help="The body of this POST.")
 @click.option("--strict", is_flag=True, help="A write without a condition loses updates, too.")
+@click.option("--race", is_flag=True, help="Let six clients write at once, five times.")
 @click.option("--host", help="The host again, if it is not this machine.")
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON, nothing else.")
 def probe(
@@ -85,7 +86,7 @@ def probe(
 
 
 def _require_write(options: dict[str, Any]) -> None:
-    needing = [f"--{name}" for name in ("new", "post", "strict") if options[name]]
+    needing = [f"--{name}" for name in ("new", "post", "strict", "race") if options[name]]
     if needing and not options["write"]:
         raise ConfigurationError(f"{needing[0]} needs --write. Nothing was sent.")
     try:

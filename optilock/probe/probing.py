@@ -12,7 +12,7 @@ from optilock.probe.others import NewResource, check_post
 from optilock.probe.reads import check_reads
 from optilock.probe.resource import Resource
 from optilock.probe.rules import Finding, Outcome, Stopped
-from optilock.probe.writes import check_writes
+from optilock.probe.writes import RACE, WRITES, check_writes
 
 
 @dataclass(frozen=True)
@@ -24,9 +24,15 @@ class Task:
     write: bool = False
     field: str | None = None
     strict: bool = False
+    race: bool = False
     new: str | None = None
     post: str | None = None
     post_body: str = "{}"
+
+    @property
+    def count(self) -> int:
+        """About how many writes of the resource are sent."""
+        return WRITES + (RACE if self.race else 0)
 
 
 @dataclass
@@ -59,7 +65,9 @@ def run_probe(task: Task, tell: Callable[[str], None]) -> Report:
             report.add([_stopped(reason)])
         else:
             if task.write:
-                tell(f"About 45 writes change {page.place.name}, and then it is put back.")
+                tell(
+                    f"About {task.count} writes change {page.place.name}, and then it is put back."
+                )
                 _write(task, page, new, report)
         report.requests, report.writes = clients.requests, clients.writes
     return report
@@ -68,7 +76,7 @@ def run_probe(task: Task, tell: Callable[[str], None]) -> Report:
 def _prepared(task: Task, page: Resource, report: Report) -> NewResource | None:
     """Find what would make writes wrong use, before there is one."""
     if not task.write:
-        report.add([_only_read(page, task.field)])
+        report.add([_only_read(page, task)])
         return None
     page.choose(task.field)
     return None if task.new is None else NewResource(task.new, page)
@@ -76,7 +84,7 @@ def _prepared(task: Task, page: Resource, report: Report) -> NewResource | None:
 
 def _write(task: Task, page: Resource, new: NewResource | None, report: Report) -> None:
     try:
-        report.add(check_writes(page, strict=task.strict))
+        report.add(check_writes(page, strict=task.strict, race=task.race))
         if new is not None:
             report.add(new.check(strict=task.strict))
         if task.post is not None:
@@ -91,10 +99,10 @@ def _stopped(reason: BaseException) -> Finding:
     return Finding(Outcome.UNCLEAR, "the rest of the checks", str(reason) or "interrupted")
 
 
-def _only_read(page: Resource, named: str | None) -> Finding:
+def _only_read(page: Resource, task: Task) -> Finding:
     try:
-        page.choose(named)
-        needs = f"--write changes {page.place.name} about 45 times by PUT, and puts it back"
+        page.choose(task.field)
+        needs = f"--write changes {page.place.name} about {task.count} times, and puts it back"
     except ConfigurationError as error:
         needs = f"--write needs a place to change. {error}"
     return Finding(Outcome.UNCLEAR, "writes", f"not tried: {needs}")
