@@ -12,10 +12,12 @@ from functools import partial
 from typing import Any, Self, TypeVar
 
 import sqlalchemy as sa
+from sqlalchemy.exc import DBAPIError, UnboundExecutionError
 from sqlalchemy.orm import Mapper, Session, sessionmaker
 
 from optilock._columns.identities import identity_given
 from optilock._mapped import Identity, facts
+from optilock.dialects.change_notices import CHANNEL
 from optilock.errors import ConfigurationError, OptilockError
 from optilock.live.rows import Authorize, RowState, is_notified, read, read_allowed
 from optilock.live.streams import EventStream, Follower
@@ -28,6 +30,8 @@ Fields = frozenset[str] | None
 _log = logging.getLogger("optilock")
 #: Seconds before the next try after an error: the first, and the longest.
 _FIRST, _LONGEST = 0.1, 30.0
+#: Seconds between two questions for all rows, whether they are notified or not.
+_SELDOM = 60.0
 
 
 class Changes:
@@ -73,11 +77,13 @@ class Changes:
             ConfigurationError: the listener gets no notices, for example behind a pooler.
             psycopg.Error: the server does not answer.
         """
+        self._wake, self._asked = asyncio.Event(), {}  # it may be another loop than before
+        self._open, self._notified = {}, set()
         works: list[Coroutine[Any, Any, None]] = []
         if self._dsn is not None:
             from optilock.live.listener import listen
 
-            works.append(self._listen(await listen(self._dsn, tested=True)))
+            works.append(self._listen(await listen(self._dsn, notify=self._notify)))
         works += [self._answer(), self._ask_regularly()]
         self._tasks = [asyncio.create_task(work) for work in works]
         for task in self._tasks:
@@ -184,8 +190,21 @@ class Changes:
                         self._note(notice.payload)
             except Exception as error:
                 _log.warning("the listener of Changes is cut off: %s", type(error).__name__)
-            connection = await _repeated(lambda: listen(self._dsn or "", tested=False))
+            connection = await _repeated(lambda: listen(self._dsn or ""))
             self._ask_all(self._open)
+
+    async def _notify(self, payload: str) -> bool:
+        """Send a notice as the sessions do; return whether they can: not without one database."""
+
+        def send(session: Session) -> None:
+            session.execute(sa.select(sa.func.pg_notify(CHANNEL, payload)))
+            session.commit()
+
+        try:
+            await self._run(send)
+        except (DBAPIError, UnboundExecutionError):
+            return False
+        return True
 
     def _note(self, payload: str) -> None:
         """Ask for the rows that a notice names."""
@@ -217,9 +236,14 @@ class Changes:
         return None
 
     async def _ask_regularly(self) -> None:
+        """Ask for rows that are not notified; seldom for all, as triggers may have gone."""
+        left = _SELDOM
         while True:
             await asyncio.sleep(self._poll)
-            self._ask_all(mapper for mapper in self._open if mapper not in self._notified)
+            left -= self._poll
+            known = self._notified if left > 0 else set[Mapper[Any]]()
+            left = left if left > 0 else _SELDOM
+            self._ask_all(mapper for mapper in self._open if mapper not in known)
 
     def _ask_all(self, mappers: Iterable[Mapper[Any]]) -> None:
         for mapper in mappers:
@@ -234,10 +258,18 @@ class Changes:
         asked[identity] = fields
         self._wake.set()
 
+    def _ask_again(self, mapper: Mapper[Any], rows: dict[Identity, Fields]) -> None:
+        for identity, fields in rows.items():
+            self._ask(mapper, identity, fields)
+
     # -- the one question ------------------------------------------------------------------------
 
     async def _answer(self) -> None:
-        """Read the rows that are asked for, one question after the other, and tell their pages."""
+        """Read the rows that are asked for, one question after the other, and tell their pages.
+
+        A class that cannot be read is asked for again after a pause, and holds up no other one.
+        """
+        pauses: dict[Mapper[Any], float] = {}
         while True:
             await self._wake.wait()
             self._wake.clear()
@@ -246,7 +278,15 @@ class Changes:
                 followed = self._open.get(mapper, {})
                 identities = [identity for identity in rows if identity in followed]
                 question = partial(read, mapper=mapper, identities=identities)
-                stored = await _repeated(partial(self._run, question)) if identities else {}
+                try:
+                    stored = await self._run(question) if identities else {}
+                except Exception as error:
+                    pause = pauses[mapper] = min(2 * pauses.get(mapper, _FIRST / 2), _LONGEST)
+                    _warn_of_retry(pause, error)
+                    again = partial(self._ask_again, mapper, rows)
+                    asyncio.get_running_loop().call_later(pause, again)
+                    continue
+                pauses.pop(mapper, None)
                 for identity in identities:
                     row = stored.get(identity, RowState(identity, deleted=True))
                     for follower in followed.get(identity, ()):
@@ -260,6 +300,10 @@ def _has_plain_key(mapper: Mapper[Any]) -> bool:
     return all(isinstance(kind, plain) and not isinstance(kind, sa.Enum) for kind in kinds)
 
 
+def _warn_of_retry(pause: float, error: Exception) -> None:
+    _log.warning("Changes tries again in %s seconds: %s", pause, type(error).__name__)
+
+
 async def _repeated(work: Callable[[], Coroutine[Any, Any, R]]) -> R:
     """Return the result of ``work``, which is repeated until it has one."""
     pause = _FIRST
@@ -267,7 +311,7 @@ async def _repeated(work: Callable[[], Coroutine[Any, Any, R]]) -> R:
         try:
             return await work()
         except Exception as error:
-            _log.warning("Changes tries again in %s seconds: %s", pause, type(error).__name__)
+            _warn_of_retry(pause, error)
         await asyncio.sleep(pause)
         pause = min(2 * pause, _LONGEST)
 

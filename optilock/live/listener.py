@@ -8,6 +8,7 @@ before it returns.
 from __future__ import annotations
 
 import json
+from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from typing import Any
 from uuid import uuid4
@@ -27,24 +28,26 @@ _PATIENCE = 5.0
 _KEEPALIVES = {"keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3}
 
 Connection = psycopg.AsyncConnection[Any]
+#: Sends a notice with this payload, and returns whether it could.
+Notify = Callable[[str], Awaitable[bool]]
 
 
-async def listen(dsn: str | sa.URL, *, tested: bool) -> Connection:
-    """Return a connection that listens.
+async def listen(dsn: str | sa.URL, *, notify: Notify | None = None) -> Connection:
+    """Return a connection that listens, tested by a notice of ``notify``.
 
     Raises:
-        ConfigurationError: ``tested``, and no notice arrives.
+        ConfigurationError: the notice does not arrive.
         psycopg.Error: the server does not answer.
     """
     connection = await _connect(dsn)
     try:
         await connection.execute(f"LISTEN {CHANNEL}")
-        if tested and not await _hears(connection, dsn):
+        if notify is not None and not await _hears(connection, dsn, notify):
             raise ConfigurationError(
-                "Changes(dsn=...) gets no notices: it listens, and a NOTIFY of another connection"
-                " to the same DSN did not arrive. A pooler in transaction mode does that. Name the"
-                " database itself in dsn=, or leave dsn= out: the rows are then asked for every"
-                " poll= seconds."
+                "Changes(dsn=...) gets no notices: it listens, and a NOTIFY did not arrive. A"
+                " pooler in transaction mode does that, or dsn= names another database than the"
+                " sessions have. Name their database itself, or leave dsn= out: the rows are then"
+                " asked for every poll= seconds."
             )
     except BaseException:
         await connection.close()
@@ -52,10 +55,11 @@ async def listen(dsn: str | sa.URL, *, tested: bool) -> Connection:
     return connection
 
 
-async def _hears(connection: Connection, dsn: str | sa.URL) -> bool:
+async def _hears(connection: Connection, dsn: str | sa.URL, notify: Notify) -> bool:
     payload = json.dumps({"test": uuid4().hex})
-    async with await _connect(dsn) as other:
-        await other.execute("SELECT pg_notify(%s, %s)", (CHANNEL, payload))
+    if not await notify(payload):
+        async with await _connect(dsn) as other:
+            await other.execute("SELECT pg_notify(%s, %s)", (CHANNEL, payload))
     async with aclosing(connection.notifies(timeout=_PATIENCE)) as notices:
         async for notice in notices:
             if notice.payload == payload:

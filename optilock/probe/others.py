@@ -131,12 +131,14 @@ class NewResource:
             self._delete(tag)
 
 
-def check_post(url: str, body: str, clients: Clients) -> Iterator[Finding]:
-    """Send a POST twice with one key, and delete what it made."""
+def check_post(url: str, body: str, clients: Clients, kept: str) -> Iterator[Finding]:
+    """Send a POST twice with one key, and delete what it has created (201), but never ``kept``."""
     fields = {"Idempotency-Key": f'"{secrets.token_hex(16)}"', "Content-Type": "application/json"}
     answers = [one.send("POST", url, fields, body.encode()) for one in (clients.one, clients.two)]
     statuses = [answer.status_code for answer in answers]
-    places = [answer.headers.get("Location") for answer in answers]
+    places = [
+        answer.headers.get("Location") if answer.status_code == 201 else None for answer in answers
+    ]
     same = places[0] == places[1] and answers[0].text == answers[1].text
     outcome, found = Outcome.UNCLEAR, f"{statuses[0]}, then {statuses[1]}"
     if answers[0].is_success and (same or statuses[1] in (409, 422)):
@@ -147,6 +149,9 @@ def check_post(url: str, body: str, clients: Clients) -> Iterator[Finding]:
         found += "; what it made stays, because no Location names it"
     yield Finding(outcome, "POST twice with one Idempotency-Key", found, rules.KEY)
     for place in {urljoin(url, place) for place in places if place}:
-        if urlsplit(place)[:2] == urlsplit(url)[:2]:  # credentials go to no other server
+        at = urlsplit(place)
+        old = [urlsplit(one).path.rstrip("/") for one in (url, kept)]
+        # Credentials go to no other server.
+        if at[:2] == urlsplit(url)[:2] and at.path.rstrip("/") not in old:
             tag = clients.one.send("GET", place).headers.get("ETag")
             clients.one.send("DELETE", place, {"If-Match": tag} if tag else {})

@@ -33,7 +33,16 @@ _STYLES = {
 _CODES = {Outcome.SAFE: 0, Outcome.UNCLEAR: 2}
 _WRONG_USE = 3
 #: The fields that the checks set themselves.
-_OWN = ("if-match", "if-none-match", "if-unmodified-since", "idempotency-key", "accept-encoding")
+_OWN = (
+    "if-match",
+    "if-none-match",
+    "if-unmodified-since",
+    "idempotency-key",
+    "accept-encoding",
+    "x-http-method-override",
+    "x-http-method",
+    "x-method-override",
+)
 
 
 class _Probe(click.RichCommand):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -13,6 +14,10 @@ from optilock.probe.reads import check_reads
 from optilock.probe.resource import Resource
 from optilock.probe.rules import Finding, Outcome, Stopped
 from optilock.probe.writes import RACE, WRITES, check_writes
+
+_BACK = "the original value is put back"
+#: Seconds before each try to put it back.
+_AGAIN = (0, 0.5, 1, 2, 4)
 
 
 @dataclass(frozen=True)
@@ -88,15 +93,22 @@ def _write(task: Task, page: Resource, new: NewResource | None, report: Report) 
         if new is not None:
             report.add(new.check(strict=task.strict))
         if task.post is not None:
-            report.add(check_post(task.post, task.post_body, page.clients))
-    except (Stopped, KeyboardInterrupt) as reason:
+            report.add(check_post(task.post, task.post_body, page.clients, page.url))
+    except (Exception, KeyboardInterrupt) as reason:  # any answer may come; the value goes back
         report.add([_stopped(reason)])
     finally:
         report.add([_restored(page)])
 
 
 def _stopped(reason: BaseException) -> Finding:
-    return Finding(Outcome.UNCLEAR, "the rest of the checks", str(reason) or "interrupted")
+    return Finding(Outcome.UNCLEAR, "the rest of the checks", _told(reason))
+
+
+def _told(reason: BaseException) -> str:
+    if isinstance(reason, KeyboardInterrupt):
+        return "interrupted"
+    known = isinstance(reason, Stopped)
+    return str(reason) if known else f"an answer could not be read ({type(reason).__name__})."
 
 
 def _only_read(page: Resource, task: Task) -> Finding:
@@ -109,23 +121,48 @@ def _only_read(page: Resource, task: Task) -> Finding:
 
 
 def _restored(page: Resource) -> Finding:
+    """Put the original value back; tried again while the server does not answer as before."""
+    reason: BaseException = Stopped("")
+    for pause in _AGAIN:
+        time.sleep(pause)
+        try:
+            return _put_back(page, page.value(page.first))
+        except KeyboardInterrupt as error:
+            reason = error
+            break
+        except Exception as error:
+            reason = error
+    return Finding(Outcome.UNCLEAR, _BACK, f"perhaps not. {_told(reason)} {_by_hand(page)}")
+
+
+def _put_back(page: Resource, first: object) -> Finding:
     """Put the original value back, with the current ETag or else without one."""
-    check, first = "the original value is put back", page.value(page.first)
-    try:
+    seen = page.current()
+    if page.value(seen) != first:
+        _, seen = page.change(seen, first)
+    if page.value(seen) != first:
+        page.usable = False
+        _, seen = page.change(seen, first)
+    if _lost(page.first.text, seen.text):
+        page.put_whole(seen)
         seen = page.current()
-        if page.value(seen) != first:
-            _, seen = page.change(seen, first)
-        if page.value(seen) != first:
-            page.usable = False
-            _, seen = page.change(seen, first)
-    except (Stopped, KeyboardInterrupt) as reason:
-        return Finding(Outcome.UNCLEAR, check, f"perhaps not. {reason} {_by_hand(page)}")
     if page.value(seen) != first:
         return Finding(
-            Outcome.UNCLEAR, check, f"no: the server stores other values. {_by_hand(page)}"
+            Outcome.UNCLEAR, _BACK, f"no: the server stores other values. {_by_hand(page)}"
         )
+    if lost := _lost(page.first.text, seen.text):
+        return Finding(Outcome.UNCLEAR, _BACK, f"not all of it is there: write {lost!r:.2000}")
     others = _moved(page.first.text, seen.text)
-    return Finding(Outcome.SAFE, check, f"yes; others moved: {others}" if others else "yes")
+    return Finding(Outcome.SAFE, _BACK, f"yes; others moved: {others}" if others else "yes")
+
+
+def _lost(first: str, now: str) -> dict[str, object]:
+    """Return the members that are not there any more."""
+    try:
+        was, is_ = json.loads(first), json.loads(now)
+        return {name: was[name] for name in was if name not in is_}
+    except (ValueError, TypeError):
+        return {}
 
 
 def _by_hand(page: Resource) -> str:

@@ -77,8 +77,14 @@ class Resource:
         return Seen(answer.status_code, head.get("ETag"), kind, answer.text, coding)
 
     def current(self) -> Seen:
-        """Return what shows now, with a strong ETag if the server will have one in a second."""
+        """Return what shows now, with a strong ETag if the server will have one in a second.
+
+        Raises:
+            Stopped: the resource does not show.
+        """
         seen = self.look()
+        if seen.status != 200:
+            raise Stopped(f"GET was answered {seen.status}.")
         if seen.weak and not self.first.weak:
             time.sleep(_WEAK_SECOND)
             seen = self.look()
@@ -102,6 +108,12 @@ class Resource:
         answer = client.send(self.method, self.url, sent, text.encode())
         tag = answer.headers.get("ETag")
         return Written(value, answer.status_code, answer.text, tag)
+
+    def put_whole(self, seen: Seen) -> None:
+        """Send all that was seen first."""
+        fields = {"If-Match": seen.tag} if seen.tag is not None and self.usable else {}
+        sent = {"Content-Type": self.first.kind, **fields}
+        self.clients.one.send("PUT", self.url, sent, self.first.text.encode())
 
     def change(self, seen: Seen, value: Any = None) -> tuple[Written, Seen]:
         """Write as the client that has seen the current version; what shows afterwards."""

@@ -14,13 +14,16 @@ own, and ends when nothing is left. The work never waits for it, and without a c
 sent.
 
 A row that cannot be written is tried again after a transient error. Then it is lost, with a warning
-of the logger ``optilock``. Conflicts without an entry (``LinkGone``, write skew) are not logged.
+of the logger ``optilock``, and with it the rows that wait. ``resolved`` names a settlement,
+also one that was rolled back with a savepoint. Conflicts without an entry (``LinkGone``, write
+skew) are not logged.
 """
 
 from __future__ import annotations
 
 import json
 import logging
+import os
 import threading
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -223,7 +226,15 @@ class _ConflictLog(StandingPart):
                 send = partial(_insert, rows=[self._row(one) for one in records])
                 retrying().call(on_engine, self._engine, send, call=_CALL)
             except Exception as error:  # its text may have values
+                with self._changing:  # they would wait as long, also at the program's end
+                    records += self._waiting
+                    self._waiting.clear()
                 _warn_of_lost(len(records), type(error).__name__)
+
+    def forget(self) -> None:
+        """In a fork: what waits, and the thread, are the parent's."""
+        self._open, self._waiting, self._changing = {}, deque(), threading.Lock()
+        self.writer = None
 
     def _next(self) -> list[_Record]:
         with self._changing:
@@ -271,6 +282,15 @@ class _ConflictLog(StandingPart):
 _current: _ConflictLog | None = None
 
 
+def _forget_in_fork() -> None:
+    if _current is not None:
+        _current.forget()
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(after_in_child=_forget_in_fork)
+
+
 def _insert(engine: Engine, rows: list[dict[str, Any]]) -> None:
     with engine.begin() as connection:
         connection.execute(insert(conflicts), rows)
@@ -279,8 +299,8 @@ def _insert(engine: Engine, rows: list[dict[str, Any]]) -> None:
 def _warn_of_lost(count: int, why: str) -> None:
     if count:
         _log.warning(
-            "%d conflicts are not in the log (%s). It needs the table %s:"
-            ' op.create_optilock_tables("conflicts").',
+            "%d conflicts are not in the log (%s). Does its database answer, and has it the table"
+            ' %s? op.create_optilock_tables("conflicts") creates it.',
             count,
             why,
             conflicts.name,

@@ -28,7 +28,14 @@ _HEADS = {"classes": "class", "rows": "row", "columns": "column", "outcomes": "o
 @click.command("conflicts")
 @click.option("--url", required=True, help="The database, as SQLAlchemy writes it.")
 @click.option("--since", default="7d", show_default=True, help="30m, 24h, 7d, or an ISO time.")
-@click.option("-n", "count", default=10, show_default=True, help="Lines of a list at most.")
+@click.option(
+    "-n",
+    "count",
+    type=click.IntRange(min=1),
+    default=10,
+    show_default=True,
+    help="Lines of a list at most.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, nothing else.")
 def report_conflicts(url: str, since: str, count: int, as_json: bool) -> None:
     """List the classes, rows and columns with the most conflicts, from the conflict log."""
@@ -60,7 +67,7 @@ def _begin(since: str) -> datetime:
         ConfigurationError: it means none.
     """
     try:
-        if found := re.fullmatch(r"(\d+)([mhd])", since):
+        if found := re.fullmatch(r"([0-9]+)([mhd])", since):
             return datetime.now(UTC) - timedelta(**{_UNITS[found[2]]: int(found[1])})
         moment = datetime.fromisoformat(since)
         return moment.astimezone(UTC) if moment.tzinfo else moment.replace(tzinfo=UTC)

@@ -259,8 +259,43 @@ class ComparesFirst(Right):
         return status
 
 
+class Redirects(Right):
+    """Sends the same page after each POST."""
+
+    def do_POST(self) -> None:
+        self.sent()
+        self.answer(308, Location="/items/1")
+
+
+class Fixed(Right):
+    """Lets nobody change the title, and stores a body as it is."""
+
+    def refusal(self, item: Item | None) -> int | None:
+        title = json.loads(self.body).get("title") if self.command == "PUT" else None
+        return 422 if title not in (None, FIRST["title"]) else super().refusal(item)
+
+    def answer(self, status: int, item: Item | None = None, **fields: str) -> None:
+        said = Item(b'{"detail": "title cannot be changed"}')
+        super().answer(status, said if status == 422 else item, **fields)
+
+
+class AwayForAWhile(Right):
+    """Answers 502, with a page for people, to some requests after the second write."""
+
+    def parse_request(self) -> bool:
+        found = super().parse_request()
+        if found and self.server.methods.count("PUT") == 2 and next(self.server.requests) < 5:
+            self.sent() if "Content-Length" in self.headers else None
+            self.answer(502)
+            return False
+        return found
+
+
 class Named(Right):
-    """A 422 names a member that clients may not send."""
+    """A 422 names a member that clients may not send, and that the server keeps."""
+
+    def store(self, item: Item, body: bytes) -> None:
+        super().store(item, json.dumps({**json.loads(item.body), **json.loads(body)}).encode())
 
     def refusal(self, item: Item | None) -> int | None:
         return 422 if b"size" in self.body else super().refusal(item)

@@ -3,8 +3,8 @@
 The payload is JSON: the table, and for each row its key and the names of its changed columns. With
 too many rows, or too long for a payload (8,000 bytes,
 https://www.postgresql.org/docs/current/sql-notify.html), it names the table alone, and listeners
-ask for all rows that they follow. That is also so if a row cannot be shown as ``jsonb``: a notice
-never fails the write.
+ask for all rows that they follow. That is also so if a row cannot be shown as ``jsonb``. One write
+fails by a notice: that of a two-phase commit, which PostgreSQL does not prepare after a NOTIFY.
 """
 
 from __future__ import annotations

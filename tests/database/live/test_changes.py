@@ -391,3 +391,38 @@ async def test_a_slow_page_gets_the_newest_state_with_all_fields():
     page.tell(RowState((7,), 5))
     row = await page.next(60)
     assert (row.version, row.fields) == (5, None)
+
+
+@pytest.mark.engines("sqlite")
+async def test_a_class_that_cannot_be_read_holds_up_no_other_one(engine, drafts, store, caplog):
+    store(Day(day=date(2026, 1, 1), content={}))
+    rows = (Day, date(2026, 1, 1)), (Draft, 1)
+    async with Changes(engine, poll=0.01) as changes, pages(changes, *rows) as (_, page):
+        with engine.begin() as connection:
+            connection.execute(text("ALTER TABLE days RENAME TO others"))
+        await until_awaited(lambda: "tries again" in caplog.text)
+        write(engine, Draft, 1, title="new")
+        assert (await page.told())["tag"]
+
+
+def test_it_runs_again_in_another_loop(engine, account):
+    changes = Changes(engine)
+
+    async def run():
+        async with changes, pages(changes, (account, 1)):
+            pass
+
+    asyncio.run(run())
+    asyncio.run(run())
+
+
+@on_postgresql
+async def test_a_listener_of_another_database_is_refused(engine, drafts, monkeypatch):
+    monkeypatch.setattr("optilock.live.listener._PATIENCE", 0.2)
+    with engine.connect() as connection:
+        connection.execution_options(isolation_level="AUTOCOMMIT")
+        connection.execute(text("CREATE DATABASE elsewhere"))
+        with pytest.raises(ConfigurationError, match="another database than the sessions"):
+            async with Changes(engine, dsn=engine.url.set(database="elsewhere")):
+                pass
+        connection.execute(text("DROP DATABASE elsewhere WITH (FORCE)"))
