@@ -34,6 +34,8 @@ WEAK_COPYLEFT = {
 BY_FILE = {"axe-playwright-python": "MIT; axe-core in it is MPL-2.0", "peewee": "MIT"}
 #: Only a part that is not imported is under another licence.
 IN_PART = {"docutils": "public domain and BSD; GPL is its mode for Emacs"}
+#: A test starts it as a program of its own, a server to be probed; nothing imports it.
+STARTED_ALONE = {"radicale": "GPL-3.0-or-later"}
 
 
 def installed(requirements: Iterable[str]) -> dict[str, Distribution]:
@@ -78,7 +80,7 @@ def test_the_library_itself_needs_permissive_licences_alone() -> None:
 
 def test_extras_need_permissive_licences_and_the_named_others() -> None:
     needed = installed(ALL)
-    named = WEAK_COPYLEFT.keys() | BY_FILE.keys() | IN_PART.keys()
+    named = WEAK_COPYLEFT.keys() | BY_FILE.keys() | IN_PART.keys() | STARTED_ALONE.keys()
     wrong = {
         name: licence(one)
         for name, one in needed.items()
@@ -87,6 +89,17 @@ def test_extras_need_permissive_licences_and_the_named_others() -> None:
     assert wrong == {}
     for name in WEAK_COPYLEFT.keys() & needed.keys():
         assert WEAK_COPYLEFT[name][:3] in licence(needed[name])
+
+
+def test_nothing_imports_what_is_only_started() -> None:
+    files = [
+        path
+        for root in ("optilock", "apps", "tests", "checks")
+        for path in (ROOT / root).rglob("*.py")
+    ]
+    for name in STARTED_ALONE:
+        imports = re.compile(rf"^\s*(import|from) {name}\b", re.M)
+        assert [path for path in files if imports.search(path.read_text("utf-8"))] == []
 
 
 def _is_permissive(one: Distribution) -> bool:
