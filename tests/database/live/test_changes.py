@@ -131,6 +131,10 @@ on_postgresql = pytest.mark.engines("postgresql")
 @on_postgresql
 async def test_a_page_is_told_after_commit_and_of_no_rollback(engine, drafts):
     async with following(engine, (Draft, 1), (Draft, 2), (Draft, 1)) as (one, two, again):
+        for key, opened in ((1, (one, again)), (2, (two,))):
+            write(engine, Draft, key, body="first")
+            for page in opened:  # the look of its opening is over then, which knows no fields
+                await page.told()
         with Session(engine) as session:
             session.get_one(Draft, 1).title = "undone"
             session.flush()
@@ -140,8 +144,7 @@ async def test_a_page_is_told_after_commit_and_of_no_rollback(engine, drafts):
             session.flush()
             write(engine, Draft, 2, body="new", changed_by="Bob")
             told = await two.told()
-            assert (told["by"], told["deleted"]) == ("Bob", False)
-            assert told["fields"] in (["body"], None)  # the look of its opening may be later
+            assert (told["by"], told["fields"], told["deleted"]) == ("Bob", ["body"], False)
             assert not one.is_told
             session.commit()
         told = await one.told()
