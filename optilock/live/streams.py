@@ -41,8 +41,9 @@ class Follower:
             return
         before, self._known = self._pending, state
         if before is not None:
-            both = None not in (before.fields, row.fields)
-            fields = before.fields | row.fields if both else None  # type: ignore[operator]
+            fields = None
+            if before.fields is not None and row.fields is not None:
+                fields = before.fields | row.fields
             row = replace(row, fields=fields)
         self._pending = row
         self.arrived.set()

@@ -143,8 +143,8 @@ def _put_back(page: Resource, first: object) -> Finding:
     if page.value(seen) != first:
         page.usable = False
         _, seen = page.change(seen, first)
-    if _lost(page.first.text, seen.text):
-        page.put_whole(seen)
+    if lost := _lost(page.first.text, seen.text):
+        page.add(lost, seen)
         seen = page.current()
     if page.value(seen) != first:
         return Finding(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -109,11 +110,12 @@ class Resource:
         tag = answer.headers.get("ETag")
         return Written(value, answer.status_code, answer.text, tag)
 
-    def put_whole(self, seen: Seen) -> None:
-        """Send all that was seen first."""
+    def add(self, members: Mapping[str, Any], seen: Seen) -> None:
+        """Send what shows now with these members, so that edits of others stay."""
         fields = {"If-Match": seen.tag} if seen.tag is not None and self.usable else {}
         sent = {"Content-Type": self.first.kind, **fields}
-        self.clients.one.send("PUT", self.url, sent, self.first.text.encode())
+        text = json.dumps({**json.loads(seen.text), **members})
+        self.clients.one.send("PUT", self.url, sent, text.encode())
 
     def change(self, seen: Seen, value: Any = None) -> tuple[Written, Seen]:
         """Write as the client that has seen the current version; what shows afterwards."""

@@ -268,7 +268,10 @@ class Redirects(Right):
 
 
 class Fixed(Right):
-    """Lets nobody change the title, and stores a body as it is."""
+    """Lets nobody change the title, and stores a body as it is; another client adds a member."""
+
+    def store(self, item: Item, body: bytes) -> None:
+        super().store(item, json.dumps({**json.loads(body), "views": 7}).encode())
 
     def refusal(self, item: Item | None) -> int | None:
         title = json.loads(self.body).get("title") if self.command == "PUT" else None

@@ -420,6 +420,18 @@ def test_it_runs_again_in_another_loop(engine, account):
 
 
 @on_postgresql
+async def test_rows_whose_triggers_have_gone_are_asked_for_too(engine, drafts, monkeypatch):
+    monkeypatch.setattr("optilock.live.changes._SELDOM", 0.01)
+    async with following(engine, (Draft, 1), poll=0.01) as (page,):
+        write(engine, Draft, 1, title="first")
+        await page.told()  # so the look of its opening is over
+        with engine.begin() as connection:
+            connection.execute(text("ALTER TABLE drafts DISABLE TRIGGER USER"))
+        write(engine, Draft, 1, title="new")
+        assert (await page.told())["tag"]
+
+
+@on_postgresql
 async def test_a_listener_of_another_database_is_refused(engine, drafts, monkeypatch):
     monkeypatch.setattr("optilock.live.listener._PATIENCE", 0.2)
     with engine.connect() as connection:

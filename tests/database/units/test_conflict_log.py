@@ -221,8 +221,6 @@ def test_a_unit_whose_commit_was_not_answered_has_not_failed(sessions, log):
 
 def test_the_command_shows_hot_classes_and_columns(engine, sessions, log, tmp_path):
     """``optilock conflicts``: text, JSON, and a time that none is after."""
-    if engine.dialect.is_async:
-        pytest.skip("the command line uses sync drivers")
     with UnitOfWork(sessions, on_conflict=client_wins) as session:
         edit(session)
     log()
